@@ -1,0 +1,126 @@
+"""Context blocks: what a block is, what it is called, and how it is written into a prompt.
+
+A block's identity, label and rendering depend on the block alone, never on its rank, score or the
+date, so the same block has the same bytes in every prompt: that is what a prefix cache compares.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import index as as_int
+from typing import Any, TypeAlias
+
+__all__ = ["BlockId", "Collapsed", "ContextBlock", "collapse_duplicates", "marker"]
+
+BlockId: TypeAlias = "str | int | tuple[BlockId, ...]"
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,8}")
+
+
+def marker(label: str) -> str:
+    """Return what stands for a block in a prompt, in front of its text and in annotations."""
+    return f"[CB_{label}]"
+
+
+@dataclass(frozen=True)
+class ContextBlock:
+    """One unit of external context: a retrieved document, a chunk, a memory, a tool result.
+
+    Blocks are equal when id and text are equal: the same id with another text is another block.
+
+    Args:
+        id: A string, an integer of any size (also a numpy one), or a tuple of these.
+        text: What the model reads. May be empty.
+        metadata: Carried along untouched; no part of the identity.
+
+    Raises:
+        TypeError: If ``id`` or ``text`` is of another type.
+    """
+
+    id: BlockId
+    text: str = field(default="", repr=False)
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise TypeError(f"text of block {self.id!r} must be a str, not {type(self.text).__name__}")
+        object.__setattr__(self, "id", _normalized(self.id))
+
+    @cached_property
+    def digest(self) -> bytes:
+        """16 bytes that stand for (id, text), equal on every machine."""
+        encoded = _encoded(self.id)
+        digest = hashlib.blake2b(len(encoded).to_bytes(8, "big"), digest_size=16)
+        digest.update(encoded)
+        digest.update(self.text.encode("utf-8", "surrogatepass"))
+        return digest.digest()
+
+    @cached_property
+    def label(self) -> str:
+        """The id where it is at most 8 plain characters, else 6 base32 characters of the digest."""
+        # The length of an int is asked first: str() refuses those of more than 4,300 digits.
+        if isinstance(self.id, int) and self.id.bit_length() > 27:
+            plain = ""
+        else:
+            plain = str(self.id)
+        if _PLAIN.fullmatch(plain) and not isinstance(self.id, tuple):
+            return plain
+        return base64.b32encode(self.digest).decode()[:6].lower()
+
+    def render(self) -> str:
+        """Return the block as it stands in every prompt: its marker, then its text verbatim."""
+        return f"{marker(self.label)} {self.text}" if self.text else marker(self.label)
+
+
+@dataclass(frozen=True, slots=True)
+class Collapsed:
+    """A request's blocks with each one once.
+
+    Attributes:
+        blocks: The distinct blocks, best first.
+        ranks: For each of them its place in the request, counted from 0.
+        duplicates: The places that were dropped, since a better-ranked equal block stands before them.
+    """
+
+    blocks: tuple[ContextBlock, ...]
+    ranks: tuple[int, ...]
+    duplicates: tuple[int, ...]
+
+
+def collapse_duplicates(blocks: Sequence[ContextBlock]) -> Collapsed:
+    """Keep each block of a request once, at its best rank."""
+    first: dict[ContextBlock, int] = {}
+    duplicates = []
+    for rank, block in enumerate(blocks):
+        if first.setdefault(block, rank) != rank:
+            duplicates.append(rank)
+    return Collapsed(tuple(first), tuple(first.values()), tuple(duplicates))
+
+
+def _normalized(value: object) -> BlockId:
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, tuple):
+        return tuple(_normalized(part) for part in value)
+    try:
+        return as_int(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(
+            f"a block id must be a str, an int or a tuple of these, not {type(value).__name__}; "
+            "pass str(id) for other types"
+        ) from None
+
+
+def _encoded(value: BlockId) -> bytes:
+    """Encode an id so that no two ids look alike: "1" beside 1, ("a", "b") beside ("ab",)."""
+    if isinstance(value, str):
+        raw = value.encode("utf-8", "surrogatepass")
+        return b"s%d:%b" % (len(raw), raw)
+    if isinstance(value, tuple):
+        return b"t%d:%b" % (len(value), b"".join(map(_encoded, value)))
+    return b"i%x:" % value
