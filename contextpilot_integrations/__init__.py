@@ -1,5 +1,21 @@
 """Context reuse for LLM applications: the same answers from several times the prefix-cache hits."""
 
 from contextpilot_integrations.block import BlockId, ContextBlock
+from contextpilot_integrations.index.tree import ContextIndex
+from contextpilot_integrations.namespace import Namespace
+from contextpilot_integrations.pilot import ContextPilot, OnError, TokenCounter, estimate_tokens
+from contextpilot_integrations.plan import BatchPlan, Outcome, Plan
 
-__all__ = ["BlockId", "ContextBlock"]
+__all__ = [
+    "BatchPlan",
+    "BlockId",
+    "ContextBlock",
+    "ContextIndex",
+    "ContextPilot",
+    "Namespace",
+    "OnError",
+    "Outcome",
+    "Plan",
+    "TokenCounter",
+    "estimate_tokens",
+]

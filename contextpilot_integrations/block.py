@@ -15,16 +15,17 @@ from functools import cached_property
 from operator import index as as_int
 from typing import Any, TypeAlias
 
-__all__ = ["BlockId", "Collapsed", "ContextBlock", "collapse_duplicates", "marker"]
+__all__ = ["MARKER_START", "BlockId", "Collapsed", "ContextBlock", "collapse_duplicates", "marker"]
 
 BlockId: TypeAlias = "str | int | tuple[BlockId, ...]"
 
+MARKER_START = "[CB_"
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,8}")
 
 
 def marker(label: str) -> str:
     """Return what stands for a block in a prompt, in front of its text and in annotations."""
-    return f"[CB_{label}]"
+    return f"{MARKER_START}{label}]"
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,9 @@ class ContextBlock:
     @cached_property
     def label(self) -> str:
         """The id where it is at most 8 plain characters, else 6 base32 characters of the digest."""
-        # The length of an int is asked first: str() refuses those of more than 4,300 digits.
-        if isinstance(self.id, int) and self.id.bit_length() > 27:
-            plain = ""
-        else:
-            plain = str(self.id)
-        if _PLAIN.fullmatch(plain) and not isinstance(self.id, tuple):
+        # An int's length is asked first: str() refuses those of more than 4,300 digits.
+        long = isinstance(self.id, tuple) or (isinstance(self.id, int) and self.id.bit_length() > 27)
+        if not long and _PLAIN.fullmatch(plain := str(self.id)):
             return plain
         return base64.b32encode(self.digest).decode()[:6].lower()
 

@@ -1,0 +1,134 @@
+"""Algorithm 2: a request's blocks, or a batch's, in the order to send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+
+import torch
+
+from contextpilot_integrations.index.clustering import ClusterNode, cluster
+from contextpilot_integrations.index.recent import RecentContexts
+from contextpilot_integrations.index.tree import Match
+
+__all__ = ["align", "align_batch"]
+
+
+def _ahead(first: Collection[Hashable], context: Sequence[Hashable]) -> list[Hashable]:
+    """Return the context with the given blocks put ahead, both parts in the context's own order."""
+    return [block for block in context if block in first] + [block for block in context if block not in first]
+
+
+def align(
+    context: Sequence[Hashable],
+    weights: Sequence[int],
+    match: Match,
+    recent: RecentContexts,
+) -> list[Hashable]:
+    """Align one request: the cached sequence, then the rest.
+
+    The paper leaves the rest in relevance order. What stands there decides what later requests can
+    share, so here the blocks that the most similar recent context held too come first, each part still
+    in relevance order. On 17 retrieval traces that gained 19 % of the hits on one LoCoMo trace, 68 % on
+    2Wiki, 21 % on one QASPER trace, little on most, and lost 5 % on two of them.
+
+    Args:
+        context: The request's block ids, best first, each once.
+        weights: The tokens of each.
+        match: What the index found for it.
+        recent: The contexts that came before.
+
+    Returns:
+        A permutation of ``context``.
+    """
+    cached = frozenset(match.blocks)
+    rest = [(block, weight) for block, weight in zip(context, weights, strict=True) if block not in cached]
+    blocks = [block for block, _ in rest]
+    return [*match.blocks, *_ahead(recent.most_similar(blocks, [weight for _, weight in rest]), blocks)]
+
+
+def align_batch(
+    contexts: Sequence[Sequence[Hashable]],
+    weights: Mapping[Hashable, int],
+    search: Callable[[Sequence[Hashable]], Match],
+    *,
+    device: torch.device | str = "cpu",
+    show_progress: bool = False,
+) -> list[list[Hashable]]:
+    """Align a batch: cluster it, and attach the clusters to what is cached.
+
+    From the root down, a node's sequence is its parent's followed by what it adds. A cluster starts with
+    the cached sequence that is worth most to what it shares. Where its parts, each attached to the cache
+    on its own, leave fewer tokens to prefill than the cluster as a whole, it is dissolved. On a cold
+    index no cluster is, and this is Algorithm 4; on a warm one it beat both the clusters alone and
+    attaching each request alone on each of 17 traces.
+
+    Args:
+        contexts: N contexts of block ids, best first, each block once.
+        weights: The tokens of each block.
+        search: `ContextIndex.search`, under whatever lock the index needs.
+        device: Where the clustering runs.
+        show_progress: Whether to show a progress bar, on a terminal only.
+
+    Returns:
+        N permutations, in the order of ``contexts``.
+    """
+    roots = cluster(contexts, weights, device=device, show_progress=show_progress)
+    orders: list[list[Hashable]] = [[] for _ in contexts]
+    for root in roots:
+        _place(_attach(root, weights, search), orders)
+    return orders
+
+
+class _Attached:
+    """A cluster node with its best use of the cache.
+
+    ``alone`` are the tokens to prefill where nothing stands before the node, ``beneath`` those that its
+    subtree adds to the node's own blocks, ``dissolved`` whether the children do better without it.
+    """
+
+    __slots__ = ("alone", "beneath", "children", "dissolved", "match", "node", "weight")
+
+    def __init__(
+        self, node: ClusterNode, children: list[_Attached], weights: Mapping[Hashable, int], match: Match
+    ) -> None:
+        self.node, self.children, self.match = node, children, match
+        self.weight = sum(weights[block] for block in node.blocks)
+        self.beneath: int = sum(child.weight - self.weight + child.beneath for child in children)
+        together = self.weight - match.weight + self.beneath
+        apart = sum(child.alone for child in children)
+        self.dissolved = bool(children) and apart < together
+        self.alone: int = apart if self.dissolved else together
+
+
+def _attach(
+    root: ClusterNode, weights: Mapping[Hashable, int], search: Callable[[Sequence[Hashable]], Match]
+) -> _Attached:
+    nodes, order = [root], []
+    while nodes:
+        node = nodes.pop()
+        order.append(node)
+        nodes.extend(node.children)
+    done: dict[int, _Attached] = {}
+    for node in reversed(order):
+        children = [done.pop(id(child)) for child in node.children]
+        done[id(node)] = _Attached(node, children, weights, search(node.blocks))
+    return done[id(root)]
+
+
+def _place(root: _Attached, orders: list[list[Hashable]]) -> None:
+    stack: list[tuple[_Attached, Sequence[Hashable] | None]] = [(root, None)]
+    while stack:
+        attached, prefix = stack.pop()
+        if prefix is None and attached.dissolved:
+            stack.extend((child, None) for child in attached.children)
+            continue
+        sequence = _extended(attached.match.blocks if prefix is None else prefix, attached.node.blocks)
+        for place in attached.node.members:
+            orders[place] = sequence
+        stack.extend((child, sequence) for child in attached.children)
+
+
+def _extended(prefix: Sequence[Hashable], blocks: Sequence[Hashable]) -> list[Hashable]:
+    """Return the prefix, then the other blocks in their own order."""
+    held = frozenset(prefix)
+    return [*prefix, *(block for block in blocks if block not in held)]

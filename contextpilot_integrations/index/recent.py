@@ -1,0 +1,50 @@
+"""The contexts seen last, to guess what later requests will share."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Sequence
+from itertools import islice
+
+__all__ = ["RecentContexts"]
+
+_CONTEXTS = 1024
+_LOOKED_AT = 32
+
+
+class RecentContexts:
+    """The last 1,024 contexts, found by the blocks that they hold. Takes no lock."""
+
+    def __init__(self) -> None:
+        self._oldest = 0
+        self._contexts: deque[frozenset[Hashable]] = deque()
+        self._holders: dict[Hashable, deque[int]] = {}
+
+    def add(self, context: Sequence[Hashable]) -> None:
+        """Remember a context's block ids; the oldest context is forgotten where there are too many."""
+        number = self._oldest + len(self._contexts)
+        self._contexts.append(frozenset(context))
+        for block in self._contexts[-1]:
+            self._holders.setdefault(block, deque()).append(number)
+        if len(self._contexts) > _CONTEXTS:
+            for block in self._contexts.popleft():
+                holders = self._holders[block]
+                holders.popleft()
+                if not holders:
+                    del self._holders[block]
+            self._oldest += 1
+
+    def most_similar(self, blocks: Sequence[Hashable], weights: Sequence[int]) -> frozenset[Hashable]:
+        """Return the context that shares most tokens with these blocks; of equal ones, the latest.
+
+        Only the last 32 holders of each block are looked at, which bounds the work. Empty where no
+        context shares a block.
+        """
+        shared: dict[int, int] = {}
+        for block, weight in zip(blocks, weights, strict=True):
+            for number in islice(reversed(self._holders.get(block, ())), _LOOKED_AT):
+                shared[number] = shared.get(number, 0) + weight
+        if not shared:
+            return frozenset()
+        _, number = max((weight, number) for number, weight in shared.items())
+        return self._contexts[number - self._oldest]

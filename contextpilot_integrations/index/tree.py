@@ -1,0 +1,392 @@
+"""The context index: a radix tree over block ids that pictures an engine's prefix cache.
+
+A node's sequence is its parent's followed by the blocks that it adds, so a request whose order starts
+with a node's sequence finds that much of its prompt cached. The class takes no lock: whoever shares an
+index between threads holds one around each call.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+
+from contextpilot_integrations.index.distance import context_distance
+
+__all__ = ["ContextIndex", "Insertion", "Match", "Node"]
+
+
+class Node:
+    """A cached prefix.
+
+    Attributes:
+        parent: The node whose sequence this one extends; None for the root.
+        position: Its place among the parent's children, given once and never used again.
+        blocks: The block ids that it adds to the parent's sequence.
+        weights: The tokens of each of them.
+        children: The nodes that extend it, by position.
+        requests: The ids of the requests that end here.
+        anonymous: Whether a request without an id ended here, which no eviction by id can name.
+        accesses: How many requests passed through or ended here.
+        distance: Equation 1 between the two contexts whose meeting made the node; 0 where it was
+            made for one context alone.
+    """
+
+    __slots__ = (
+        "accesses",
+        "anonymous",
+        "blocks",
+        "by_first_block",
+        "children",
+        "distance",
+        "next_position",
+        "parent",
+        "position",
+        "requests",
+        "weights",
+    )
+
+    def __init__(
+        self, parent: Node | None, position: int, blocks: list[Hashable], weights: list[int]
+    ) -> None:
+        self.parent = parent
+        self.position = position
+        self.blocks = blocks
+        self.weights = weights
+        # Positions only grow, so the dict's own order is the order of positions.
+        self.children: dict[int, Node] = {}
+        self.by_first_block: dict[Hashable, Node] = {}
+        self.next_position = 0
+        self.requests: set[Hashable] = set()
+        self.anonymous = False
+        self.accesses = 0
+        self.distance = 0.0
+
+    @property
+    def lineage(self) -> list[Node]:
+        """The nodes from the root down to this one."""
+        nodes = [self]
+        while (parent := nodes[-1].parent) is not None:
+            nodes.append(parent)
+        return nodes[::-1]
+
+    @property
+    def sequence(self) -> tuple[Hashable, ...]:
+        """The block ids from the root to here."""
+        return tuple(chain.from_iterable(node.blocks for node in self.lineage))
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        """The search path: the positions from the root to here; the root's own is empty."""
+        return tuple(node.position for node in self.lineage[1:])
+
+    def __repr__(self) -> str:
+        return f"Node(path={self.path}, blocks={len(self.blocks)}, children={len(self.children)})"
+
+    def _adopt(self, blocks: list[Hashable], weights: list[int]) -> Node:
+        child = Node(self, self.next_position, blocks, weights)
+        self.next_position += 1
+        self.children[child.position] = self.by_first_block[blocks[0]] = child
+        return child
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The cached sequence that is worth most to a request.
+
+    Attributes:
+        blocks: Its block ids, each of which lies in the request.
+        weight: Its tokens.
+        node: The last node that it enters; where an edge was followed only partly, the sequence ends
+            within the blocks that this node adds.
+    """
+
+    blocks: tuple[Hashable, ...]
+    weight: int
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Insertion:
+    """What an insertion found and made.
+
+    Attributes:
+        node: Where the request ends.
+        cached_blocks: How many of its leading blocks were there before.
+        cached_weight: Their tokens.
+    """
+
+    node: Node
+    cached_blocks: int
+    cached_weight: int
+
+
+class ContextIndex:
+    """Search, insertion, traversal and eviction over cached prefixes (Algorithm 1, made exact).
+
+    Args:
+        capacity: How many tokens (the sum of all weights) are kept. What lies beyond is dropped as an
+            engine drops it: the least recently used leaf first, from its end. None: no limit.
+        max_requests: How many request ids are remembered for `evict`, the oldest forgotten first.
+        max_visits: How many nodes one search may enter. Only very long contexts over a small corpus
+            reach it; the best sequence found until then is the answer.
+
+    Raises:
+        ValueError: If a limit is below 1.
+    """
+
+    def __init__(
+        self, *, capacity: int | None = None, max_requests: int = 100_000, max_visits: int = 2_000
+    ) -> None:
+        for name, limit in (
+            ("capacity", capacity),
+            ("max_requests", max_requests),
+            ("max_visits", max_visits),
+        ):
+            if limit is not None and limit < 1:
+                raise ValueError(f"{name} must be at least 1, got {limit}")
+        self.capacity = capacity
+        self.max_requests = max_requests
+        self.max_visits = max_visits
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything, as an engine does when it restarts."""
+        self.root = Node(None, 0, [], [])
+        self.total_weight = 0
+        self._request_nodes: dict[Hashable, Node] = {}
+        # All nodes but the root, least recently used first. A request touches its nodes from the deepest
+        # up, so a parent always stands behind its children and the first of all is a leaf.
+        self._recency: OrderedDict[Node, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return the number of nodes without the root."""
+        return len(self._recency)
+
+    def __contains__(self, node: Node) -> bool:
+        """Tell whether a node has not been evicted."""
+        return node is self.root or node in self._recency
+
+    def __iter__(self) -> Iterator[Node]:
+        """Iterate over the nodes without the root, depth first, children by position."""
+        stack = [*reversed(self.root.children.values())]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(reversed(node.children.values()))
+
+    def search(self, context: Sequence[Hashable]) -> Match:
+        """Find the cached sequence worth most among all whose blocks lie in the request.
+
+        A node is entered, and an edge of several blocks followed partly, only while its next block is in
+        the request. Of equal worth, the lowest child position wins.
+
+        Args:
+            context: The request's block ids.
+        """
+        wanted = frozenset(context)
+        best, best_weight, best_depth = self.root, 0, 0
+        stack = [(self.root, 0, 0, True)]
+        visits = self.max_visits
+        while stack and visits:
+            visits -= 1
+            node, weight, depth, whole = stack.pop()
+            if weight > best_weight:
+                best, best_weight, best_depth = node, weight, depth
+            if not whole:
+                continue
+            first = node.by_first_block
+            if len(first) <= len(wanted):
+                entered = [child for block, child in first.items() if block in wanted]
+            else:
+                entered = [first[block] for block in wanted if block in first]
+            entered.sort(key=_position, reverse=True)
+            for child in entered:
+                child_weight, followed = weight, 0
+                for block, block_weight in zip(child.blocks, child.weights, strict=True):
+                    if block not in wanted:
+                        break
+                    child_weight += block_weight
+                    followed += 1
+                stack.append((child, child_weight, depth + followed, followed == len(child.blocks)))
+        return Match(tuple(islice(best.sequence, best_depth)), best_weight, best)
+
+    def insert(
+        self,
+        sequence: Sequence[Hashable],
+        weights: Sequence[int] | None = None,
+        request_id: Hashable | None = None,
+    ) -> Insertion:
+        """Record that a request with this order was sent.
+
+        Args:
+            sequence: The block ids in the order sent, each once.
+            weights: The tokens of each block, at least 1 (None: 1 each).
+            request_id: What `evict` will name. An id that is inserted again moves to the new node.
+
+        Raises:
+            ValueError: If a block occurs twice, or the weights do not fit the sequence.
+        """
+        if len(set(sequence)) != len(sequence):
+            raise ValueError("a block id occurs twice in the sequence; collapse duplicates first")
+        if weights is None:
+            weights = [1] * len(sequence)
+        elif len(weights) != len(sequence) or (weights and min(weights) < 1):
+            raise ValueError(f"weights must be {len(sequence)} integers of at least 1, one per block")
+        node, depth, cached_weight = self.root, 0, 0
+        while depth < len(sequence) and (child := node.by_first_block.get(sequence[depth])) is not None:
+            shared = _shared_length(child.blocks, sequence, depth)
+            depth += shared
+            node = child if shared == len(child.blocks) else self._split(child, shared, sequence)
+            cached_weight += sum(node.weights)
+        cached_blocks = depth
+        if depth < len(sequence):
+            node = node._adopt(list(sequence[depth:]), list(weights[depth:]))
+            self.total_weight += sum(node.weights)
+        self._end_request(node, request_id)
+        self._touch(node)
+        self._enforce_capacity()
+        return Insertion(node, cached_blocks, cached_weight)
+
+    def traverse(self, path: Sequence[int]) -> Node:
+        """Follow a search path from the root, in O(height).
+
+        Raises:
+            LookupError: If the node at the path is gone.
+        """
+        node = self.root
+        for position in path:
+            if position not in node.children:
+                raise LookupError(f"the node at search path {tuple(path)} is gone or never was")
+            node = node.children[position]
+        return node
+
+    def evict(self, request_id: Hashable) -> bool:
+        """Follow the engine, which dropped a request: its node goes with its last request.
+
+        A node that others extend stays as their prefix; parents left empty are pruned, O(height).
+
+        Returns:
+            Whether the request was known.
+        """
+        node = self._request_nodes.pop(request_id, None)
+        if node is None:
+            return False
+        node.requests.discard(request_id)
+        while node.parent is not None and not (node.children or node.requests or node.anonymous):
+            parent = node.parent
+            self._remove_leaf(node)
+            node = parent
+        return True
+
+    def check_integrity(self) -> None:
+        """Prove the invariants of the whole index; for tests and debugging, O(size).
+
+        Raises:
+            AssertionError: If one does not hold; the message names it.
+        """
+        seen: dict[Node, int] = {}
+        order = {node: age for age, node in enumerate(self._recency)}
+        for node in chain([self.root], self):
+            seen[node] = len(seen)
+            _require(len(node.blocks) == len(node.weights), "a weight for each block")
+            _require(len(node.children) == len(node.by_first_block), "children differ in their first block")
+            _require([*node.children] == sorted(node.children), "children stand in the order of positions")
+            _require(all(p < node.next_position for p in node.children), "positions are never given twice")
+            for position, child in node.children.items():
+                _require(child.parent is node and child.position == position, "children know their place")
+                _require(node.by_first_block.get(child.blocks[0]) is child, "found by the first added block")
+                _require(
+                    node is self.root or order[node] > order[child], "no child more recent than its parent"
+                )
+            _require(
+                all(self._request_nodes.get(r) is node for r in node.requests), "requests know their node"
+            )
+            sequence = node.sequence
+            _require(len(set(sequence)) == len(sequence), "a block occurs once in a sequence")
+        _require(seen.keys() == {self.root, *order}, "the recency order holds all nodes")
+        weight = sum(sum(node.weights) for node in seen)
+        _require(weight == self.total_weight, "the total weight is the sum of all weights")
+        _require(self.capacity is None or weight <= self.capacity, "the capacity holds")
+        _require(
+            all(r in n.requests and n in seen for r, n in self._request_nodes.items()), "nodes know requests"
+        )
+        _require(len(self._request_nodes) <= self.max_requests, "the number of requests is bounded")
+
+    def _split(self, node: Node, depth: int, sequence: Sequence[Hashable]) -> Node:
+        """Put a node above ``node`` that takes over its place and its first ``depth`` blocks."""
+        parent = node.parent
+        assert parent is not None
+        upper = Node(parent, node.position, node.blocks[:depth], node.weights[:depth])
+        upper.accesses = node.accesses
+        upper.distance = context_distance(node.sequence, sequence)
+        parent.children[node.position] = parent.by_first_block[node.blocks[0]] = upper
+        node.parent, node.position = upper, 0
+        node.blocks, node.weights = node.blocks[depth:], node.weights[depth:]
+        upper.children[0] = upper.by_first_block[node.blocks[0]] = node
+        upper.next_position = 1
+        return upper
+
+    def _end_request(self, node: Node, request_id: Hashable | None) -> None:
+        if request_id is None:
+            node.anonymous = True
+            return
+        self._forget_request(request_id)
+        node.requests.add(request_id)
+        self._request_nodes[request_id] = node
+        if len(self._request_nodes) > self.max_requests:
+            self._forget_request(next(iter(self._request_nodes)))
+
+    def _forget_request(self, request_id: Hashable) -> None:
+        """Drop an id but not what it cached: without its id, only the capacity ends a belief."""
+        node = self._request_nodes.pop(request_id, None)
+        if node is not None:
+            node.requests.discard(request_id)
+            node.anonymous = True
+
+    def _touch(self, node: Node) -> None:
+        while node.parent is not None:
+            node.accesses += 1
+            self._recency[node] = None
+            self._recency.move_to_end(node)
+            node = node.parent
+        node.accesses += 1
+
+    def _enforce_capacity(self) -> None:
+        if self.capacity is None:
+            return
+        while self.total_weight > self.capacity:
+            leaf = next(iter(self._recency))
+            if len(leaf.blocks) == 1:
+                self._remove_leaf(leaf)
+            else:
+                leaf.blocks.pop()
+                self.total_weight -= leaf.weights.pop()
+
+    def _remove_leaf(self, node: Node) -> None:
+        parent = node.parent
+        assert parent is not None
+        del parent.children[node.position], parent.by_first_block[node.blocks[0]], self._recency[node]
+        self.total_weight -= sum(node.weights)
+        for request_id in node.requests:
+            del self._request_nodes[request_id]
+        node.requests.clear()
+
+
+def _position(node: Node) -> int:
+    return node.position
+
+
+def _shared_length(blocks: Sequence[Hashable], sequence: Sequence[Hashable], start: int) -> int:
+    length = 0
+    for block, wanted in zip(blocks, islice(sequence, start, None), strict=False):
+        if block != wanted:
+            break
+        length += 1
+    return length
+
+
+def _require(condition: bool, invariant: str) -> None:
+    if not condition:
+        raise AssertionError(f"context index is inconsistent: not so that {invariant}")

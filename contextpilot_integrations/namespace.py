@@ -1,0 +1,91 @@
+"""Namespaces: requests of one namespace can share a prefix; requests of two never do."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+__all__ = ["Namespace", "PreambleWatch"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """What must be equal before two prompts can share cached blocks.
+
+    Args:
+        endpoint: Where the engine is, for instance its base URL.
+        model: The model's name there.
+        tenant: Whoever must not share a cache with anyone else.
+        preamble: All that stands before the first block: system prompt, tools, template. Only its
+            digest counts and is shown.
+
+    Attributes:
+        preamble_digest: 32 hex digits; empty for an empty preamble.
+    """
+
+    endpoint: str = ""
+    model: str = ""
+    tenant: str = ""
+    preamble: str = field(default="", repr=False, compare=False)
+    preamble_digest: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("endpoint", "model", "tenant", "preamble"):
+            if not isinstance(value := getattr(self, name), str):
+                raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+        if self.preamble:
+            digest = hashlib.blake2b(self.preamble.encode("utf-8", "surrogatepass"), digest_size=16)
+            object.__setattr__(self, "preamble_digest", digest.hexdigest())
+
+
+class PreambleWatch:
+    """Notices a preamble that is new on every request, which leaves nothing to reuse. Takes no lock.
+
+    Args:
+        limit: How many endpoints, models and tenants are watched, the least recent forgotten first.
+    """
+
+    NEW_IN_A_ROW = 4
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._last: OrderedDict[tuple[str, str, str], tuple[str, int]] = OrderedDict()
+        self._warned = False
+
+    def notice(self, namespace: Namespace, *, known: bool) -> None:
+        """Take note of a request; warn once when the preambles of four in a row were never seen before.
+
+        Args:
+            namespace: The request's.
+            known: Whether the namespace had a request before.
+        """
+        caller = (namespace.endpoint, namespace.model, namespace.tenant)
+        before, new_in_a_row = self._last.get(caller, (namespace.preamble, 0))
+        new_in_a_row = 0 if known else new_in_a_row + 1
+        self._last[caller] = (namespace.preamble, new_in_a_row)
+        self._last.move_to_end(caller)
+        if len(self._last) > self._limit:
+            self._last.popitem(last=False)
+        if new_in_a_row >= self.NEW_IN_A_ROW and not self._warned:
+            self._warned = True
+            place = _first_difference(before, namespace.preamble)
+            logger.warning(
+                "the preamble changed on each of the last %d requests, so no prompt can reuse another's "
+                "cache; it first differs at character %d (%r, before it was %r). Move what changes (a date, "
+                "a user's name) behind the context blocks",
+                new_in_a_row,
+                place,
+                namespace.preamble[place : place + 1],
+                before[place : place + 1],
+            )
+
+
+def _first_difference(left: str, right: str) -> int:
+    for place, (a, b) in enumerate(zip(left, right, strict=False)):
+        if a != b:
+            return place
+    return min(len(left), len(right))

@@ -1,0 +1,388 @@
+"""ContextPilot: the one object that every adapter holds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from threading import Lock
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+from contextpilot_integrations.alignment import align, align_batch
+from contextpilot_integrations.annotation import (
+    ORDER_TEMPLATE,
+    check_order_template,
+    is_ambiguous,
+    order_annotation,
+)
+from contextpilot_integrations.block import Collapsed, ContextBlock, collapse_duplicates
+from contextpilot_integrations.index.recent import RecentContexts
+from contextpilot_integrations.index.tree import ContextIndex, Insertion, Match
+from contextpilot_integrations.namespace import Namespace, PreambleWatch
+from contextpilot_integrations.plan import BatchPlan, Outcome, Plan
+from contextpilot_integrations.scheduling import schedule
+
+__all__ = ["ContextPilot", "OnError", "TokenCounter", "estimate_tokens"]
+
+logger = logging.getLogger(__name__)
+
+OnError: TypeAlias = Literal["warn", "ignore", "raise"]
+TokenCounter: TypeAlias = Callable[[str], int]
+
+
+def estimate_tokens(text: str) -> int:
+    """Estimate a text's tokens as a quarter of its UTF-8 bytes, rounded up."""
+    return (len(text.encode("utf-8", "surrogatepass")) + 3) // 4
+
+
+class ContextPilot:
+    """Plans prompts so that the engine's prefix cache hits. Shared freely by threads and asyncio tasks.
+
+    It keeps one context index per namespace. The same requests, one after another, give the same plans
+    on every machine and device.
+
+    Args:
+        capacity: How many tokens of blocks each index keeps: about what the engine's prefix cache holds.
+            None: no limit, and memory grows with the traffic.
+        token_counter: Counts the tokens of a block's text. None: `estimate_tokens`. A block without
+            text weighs 1.
+        order_template: The order annotation's wording; "{order}" is where the blocks are named.
+        device: Where batches are clustered: "cpu", "cuda", "cuda:1".
+        on_error: What happens when planning fails. "warn" sends the request as it was given, logs a
+            warning and counts it; "ignore" does not log; "raise" raises.
+        max_namespaces: How many namespaces are kept, the least recently used dropped first.
+
+    Raises:
+        ValueError: If an argument is out of range or the device is not there.
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity: int | None = 1_000_000,
+        token_counter: TokenCounter | None = None,
+        order_template: str = ORDER_TEMPLATE,
+        device: str = "cpu",
+        on_error: OnError = "warn",
+        max_namespaces: int = 64,
+    ) -> None:
+        if max_namespaces < 1:
+            raise ValueError(f"max_namespaces must be at least 1, got {max_namespaces}")
+        if on_error not in ("warn", "ignore", "raise"):
+            raise ValueError(f'on_error must be "warn", "ignore" or "raise", got {on_error!r}')
+        ContextIndex(capacity=capacity)  # Its complaint about a bad capacity belongs here, not later.
+        self._settings = {
+            "capacity": capacity,
+            "token_counter": token_counter,
+            "order_template": check_order_template(order_template),
+            "device": _checked_device(device),
+            "on_error": on_error,
+            "max_namespaces": max_namespaces,
+        }
+        self._capacity = capacity
+        self._count = token_counter or estimate_tokens
+        self._order_template = order_template
+        self._device = device
+        self._on_error = on_error
+        self._max_namespaces = max_namespaces
+        self._weight = lru_cache(maxsize=8192)(self._weigh)
+        self._lock = Lock()
+        self._states: OrderedDict[Namespace, _State] = OrderedDict()
+        self._preambles = PreambleWatch(max_namespaces)
+        self._outcomes: Counter[Outcome] = Counter()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy the settings; what is cached stays with this pilot."""
+        return _from_settings, (self._settings,)
+
+    @property
+    def outcomes(self) -> dict[Outcome, int]:
+        """How many requests had which outcome since the pilot was made."""
+        with self._lock:
+            return {outcome: self._outcomes[outcome] for outcome in Outcome}
+
+    def prepare(
+        self,
+        blocks: Sequence[ContextBlock],
+        *,
+        namespace: Namespace = Namespace(),
+        request_id: Hashable | None = None,
+    ) -> Plan:
+        """Plan one request, which is then taken as sent.
+
+        Args:
+            blocks: The request's context, best first. May be empty.
+            namespace: Whose cache it meets.
+            request_id: The id under which the engine may report its eviction (`evict`).
+
+        Raises:
+            TypeError: If ``blocks`` holds anything but context blocks.
+        """
+        _check_blocks(blocks)
+        try:
+            request = _Request(blocks, request_id, self._weight)
+            state = self._state(namespace)
+            with state.lock:
+                if not request.ambiguous:
+                    request.order = align(
+                        request.context, request.weights, state.index.search(request.context), state.recent
+                    )
+                inserted = request.record(state)
+                path = inserted.node.path
+            plan = request.plan(self._order_template, namespace, inserted, path)
+        except Exception as error:
+            plan = self._unplanned(error, blocks, namespace, request_id)
+        self._tally([plan])
+        return plan
+
+    async def aprepare(
+        self,
+        blocks: Sequence[ContextBlock],
+        *,
+        namespace: Namespace = Namespace(),
+        request_id: Hashable | None = None,
+    ) -> Plan:
+        """Plan one request as `prepare` does; it takes well under a millisecond, so it runs in the loop."""
+        return self.prepare(blocks, namespace=namespace, request_id=request_id)
+
+    def prepare_batch(
+        self,
+        contexts: Sequence[Sequence[ContextBlock]],
+        *,
+        namespace: Namespace = Namespace(),
+        request_ids: Sequence[Hashable] | None = None,
+        show_progress: bool = False,
+    ) -> BatchPlan:
+        """Plan a batch whose requests are all known, cold or on what is cached already.
+
+        The requests are taken as sent in the order of the schedule. No lock is held over the whole batch:
+        single requests are planned meanwhile.
+
+        Args:
+            contexts: One context per request, best first.
+            namespace: Whose cache they meet.
+            request_ids: One id per request, for `evict`.
+            show_progress: Whether to show a progress bar, on a terminal only.
+
+        Raises:
+            TypeError: If a context holds anything but context blocks.
+            ValueError: If ``request_ids`` has another length than ``contexts``.
+        """
+        for blocks in contexts:
+            _check_blocks(blocks)
+        ids = [None] * len(contexts) if request_ids is None else list(request_ids)
+        if len(ids) != len(contexts):
+            raise ValueError(f"request_ids has {len(ids)} ids for {len(contexts)} contexts")
+        try:
+            batch = self._planned_batch(contexts, ids, namespace, show_progress)
+        except Exception as error:
+            plans = [self._unplanned(error, b, namespace, i) for b, i in zip(contexts, ids, strict=True)]
+            batch = BatchPlan(tuple(plans), tuple(range(len(plans))))
+        self._tally(batch.plans)
+        return batch
+
+    async def aprepare_batch(
+        self,
+        contexts: Sequence[Sequence[ContextBlock]],
+        *,
+        namespace: Namespace = Namespace(),
+        request_ids: Sequence[Hashable] | None = None,
+        show_progress: bool = False,
+    ) -> BatchPlan:
+        """Plan a batch as `prepare_batch` does, in a thread."""
+        return await asyncio.to_thread(
+            self.prepare_batch,
+            contexts,
+            namespace=namespace,
+            request_ids=request_ids,
+            show_progress=show_progress,
+        )
+
+    def evict(self, request_id: Hashable, *, namespace: Namespace = Namespace()) -> bool:
+        """Follow the engine, which evicted a request.
+
+        Returns:
+            Whether the request was known.
+        """
+        with self.index(namespace) as index:
+            return index.evict(request_id)
+
+    def clear(self) -> None:
+        """Forget everything that is cached, as an engine does when it restarts."""
+        with self._lock:
+            self._states.clear()
+
+    @contextmanager
+    def index(self, namespace: Namespace = Namespace()) -> Iterator[ContextIndex]:
+        """Lend the namespace's index, under its lock: requests of the namespace wait meanwhile."""
+        with self._lock:
+            state = self._states.get(namespace) or _State(self._capacity)
+        with state.lock:
+            yield state.index
+
+    def _planned_batch(
+        self,
+        contexts: Sequence[Sequence[ContextBlock]],
+        ids: Sequence[Hashable | None],
+        namespace: Namespace,
+        show_progress: bool,
+    ) -> BatchPlan:
+        requests = [_Request(b, i, self._weight) for b, i in zip(contexts, ids, strict=True)]
+        if not requests:
+            return BatchPlan((), ())
+        state = self._state(namespace)
+        alignable = [request for request in requests if not request.ambiguous]
+        weights = {b: w for r in alignable for b, w in zip(r.context, r.weights, strict=True)}
+        orders = align_batch(
+            [request.context for request in alignable],
+            weights,
+            state.search,
+            device=self._device,
+            show_progress=show_progress,
+        )
+        for request, order in zip(alignable, orders, strict=True):
+            request.order = order
+        # The orders alone make the tree to schedule by; the shared index meets them in execution order,
+        # as the engine does, so that a small capacity drops what the engine drops.
+        tree = ContextIndex()
+        nodes = [tree.insert(request.order).node for request in requests]
+        execution = schedule([node.path for node in nodes])
+        inserted: dict[int, tuple[Insertion, tuple[int, ...]]] = {}
+        for place in execution:
+            with state.lock:
+                insertion = requests[place].record(state)
+                inserted[place] = insertion, insertion.node.path
+        plans = []
+        for place, request in enumerate(requests):
+            insertion, path = inserted[place]
+            with state.lock:
+                if insertion.node in state.index:
+                    path = insertion.node.path
+            plans.append(request.plan(self._order_template, namespace, insertion, path))
+        return BatchPlan(tuple(plans), execution)
+
+    def _state(self, namespace: Namespace) -> _State:
+        with self._lock:
+            state = self._states.get(namespace)
+            self._preambles.notice(namespace, known=state is not None)
+            if state is None:
+                state = self._states[namespace] = _State(self._capacity)
+            self._states.move_to_end(namespace)
+            if len(self._states) > self._max_namespaces:
+                self._states.popitem(last=False)
+            return state
+
+    def _weigh(self, block: ContextBlock) -> int:
+        return max(1, self._count(block.text)) if block.text else 1
+
+    def _unplanned(
+        self,
+        error: Exception,
+        blocks: Sequence[ContextBlock],
+        namespace: Namespace,
+        request_id: Hashable | None,
+    ) -> Plan:
+        if self._on_error == "raise":
+            raise error
+        if self._on_error == "warn":
+            # The message of the error may hold a document's text, so only its type is logged.
+            logger.warning(
+                'planning failed with %s; the request goes out as it was given (on_error="raise" shows why)',
+                type(error).__name__,
+            )
+        return Plan(
+            tuple(blocks),
+            tuple(range(len(blocks))),
+            outcome=Outcome.FAILED,
+            namespace=namespace,
+            request_id=request_id,
+        )
+
+    def _tally(self, plans: Sequence[Plan]) -> None:
+        with self._lock:
+            self._outcomes.update(plan.outcome for plan in plans)
+
+
+class _State:
+    """What one namespace remembers, and the lock around it."""
+
+    def __init__(self, capacity: int | None) -> None:
+        self.lock = Lock()
+        self.index = ContextIndex(capacity=capacity)
+        self.recent = RecentContexts()
+
+    def search(self, context: Sequence[Hashable]) -> Match:
+        with self.lock:
+            return self.index.search(context)
+
+
+class _Request:
+    """A request on its way: its blocks once each, and the order in which their digests are sent."""
+
+    def __init__(
+        self,
+        blocks: Sequence[ContextBlock],
+        request_id: Hashable | None,
+        weight: Callable[[ContextBlock], int],
+    ) -> None:
+        self.collapsed: Collapsed = collapse_duplicates(blocks)
+        self.request_id = request_id
+        self.context: list[Hashable] = [block.digest for block in self.collapsed.blocks]
+        self.weights = [weight(block) for block in self.collapsed.blocks]
+        self.ambiguous = is_ambiguous(self.collapsed.blocks)
+        self.order = self.context
+
+    def record(self, state: _State) -> Insertion:
+        weight = dict(zip(self.context, self.weights, strict=True))
+        state.recent.add(self.context)
+        return state.index.insert(self.order, [weight[block] for block in self.order], self.request_id)
+
+    def plan(
+        self, order_template: str, namespace: Namespace, inserted: Insertion, path: tuple[int, ...]
+    ) -> Plan:
+        blocks, ranks, duplicates = self.collapsed.blocks, self.collapsed.ranks, self.collapsed.duplicates
+        place = {digest: place for place, digest in enumerate(self.context)}
+        places = [place[digest] for digest in self.order]
+        if self.ambiguous:
+            outcome = Outcome.LABEL_COLLISION
+        else:
+            outcome = Outcome.UNCHANGED if self.order == self.context else Outcome.ALIGNED
+        return Plan(
+            blocks=tuple(blocks[place] for place in places),
+            ranks=tuple(ranks[place] for place in places),
+            duplicates=duplicates,
+            search_path=path,
+            expected_cached_blocks=inserted.cached_blocks,
+            expected_cached_tokens=inserted.cached_weight,
+            order_annotation=order_annotation(blocks, order_template) if outcome is Outcome.ALIGNED else "",
+            outcome=outcome,
+            namespace=namespace,
+            request_id=self.request_id,
+        )
+
+
+def _from_settings(settings: dict[str, Any]) -> ContextPilot:
+    return ContextPilot(**settings)
+
+
+def _check_blocks(blocks: Sequence[ContextBlock]) -> None:
+    for block in blocks:
+        if not isinstance(block, ContextBlock):
+            raise TypeError(f"blocks must be ContextBlock objects, not {type(block).__name__}")
+
+
+def _checked_device(device: str) -> str:
+    try:
+        kind = torch.device(device).type
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f'unknown device {device!r}; use "cpu", "cuda" or "cuda:N"') from error
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f'unknown device {device!r}; use "cpu", "cuda" or "cuda:N"')
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f'device {device!r} is not available here; use "cpu"')
+    return device
