@@ -14,17 +14,13 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from contextpilot_integrations.alignment import align, align_batch
-from contextpilot_integrations.annotation import (
-    ORDER_TEMPLATE,
-    check_order_template,
-    is_ambiguous,
-    order_annotation,
-)
-from contextpilot_integrations.block import Collapsed, ContextBlock, collapse_duplicates
+from contextpilot_integrations.annotation import ORDER_TEMPLATE, check_order_template
+from contextpilot_integrations.block import ContextBlock
 from contextpilot_integrations.index.recent import RecentContexts
 from contextpilot_integrations.index.tree import ContextIndex, Insertion, Match
 from contextpilot_integrations.namespace import Namespace, PreambleWatch
 from contextpilot_integrations.plan import BatchPlan, Outcome, Plan
+from contextpilot_integrations.request import Request
 from contextpilot_integrations.scheduling import schedule
 
 __all__ = ["ContextPilot", "OnError", "TokenCounter", "estimate_tokens"]
@@ -125,14 +121,14 @@ class ContextPilot:
         """
         _check_blocks(blocks)
         try:
-            request = _Request(blocks, request_id, self._weight)
+            request = Request(blocks, request_id, self._weight)
             state = self._state(namespace)
             with state.lock:
                 if not request.ambiguous:
                     request.order = align(
                         request.context, request.weights, state.index.search(request.context), state.recent
                     )
-                inserted = request.record(state)
+                inserted = state.record(request)
                 path = inserted.node.path
             plan = request.plan(self._order_template, namespace, inserted, path)
         except Exception as error:
@@ -232,7 +228,7 @@ class ContextPilot:
         namespace: Namespace,
         show_progress: bool,
     ) -> BatchPlan:
-        requests = [_Request(b, i, self._weight) for b, i in zip(contexts, ids, strict=True)]
+        requests = [Request(b, i, self._weight) for b, i in zip(contexts, ids, strict=True)]
         if not requests:
             return BatchPlan((), ())
         state = self._state(namespace)
@@ -255,7 +251,7 @@ class ContextPilot:
         inserted: dict[int, tuple[Insertion, tuple[int, ...]]] = {}
         for place in execution:
             with state.lock:
-                insertion = requests[place].record(state)
+                insertion = state.record(requests[place])
                 inserted[place] = insertion, insertion.node.path
         plans = []
         for place, request in enumerate(requests):
@@ -320,50 +316,10 @@ class _State:
         with self.lock:
             return self.index.search(context)
 
-
-class _Request:
-    """A request on its way: its blocks once each, and the order in which their digests are sent."""
-
-    def __init__(
-        self,
-        blocks: Sequence[ContextBlock],
-        request_id: Hashable | None,
-        weight: Callable[[ContextBlock], int],
-    ) -> None:
-        self.collapsed: Collapsed = collapse_duplicates(blocks)
-        self.request_id = request_id
-        self.context: list[Hashable] = [block.digest for block in self.collapsed.blocks]
-        self.weights = [weight(block) for block in self.collapsed.blocks]
-        self.ambiguous = is_ambiguous(self.collapsed.blocks)
-        self.order = self.context
-
-    def record(self, state: _State) -> Insertion:
-        weight = dict(zip(self.context, self.weights, strict=True))
-        state.recent.add(self.context)
-        return state.index.insert(self.order, [weight[block] for block in self.order], self.request_id)
-
-    def plan(
-        self, order_template: str, namespace: Namespace, inserted: Insertion, path: tuple[int, ...]
-    ) -> Plan:
-        blocks, ranks, duplicates = self.collapsed.blocks, self.collapsed.ranks, self.collapsed.duplicates
-        place = {digest: place for place, digest in enumerate(self.context)}
-        places = [place[digest] for digest in self.order]
-        if self.ambiguous:
-            outcome = Outcome.LABEL_COLLISION
-        else:
-            outcome = Outcome.UNCHANGED if self.order == self.context else Outcome.ALIGNED
-        return Plan(
-            blocks=tuple(blocks[place] for place in places),
-            ranks=tuple(ranks[place] for place in places),
-            duplicates=duplicates,
-            search_path=path,
-            expected_cached_blocks=inserted.cached_blocks,
-            expected_cached_tokens=inserted.cached_weight,
-            order_annotation=order_annotation(blocks, order_template) if outcome is Outcome.ALIGNED else "",
-            outcome=outcome,
-            namespace=namespace,
-            request_id=self.request_id,
-        )
+    def record(self, request: Request) -> Insertion:
+        """Take a request as sent. The caller holds the lock."""
+        self.recent.add(request.context)
+        return self.index.insert(request.order, request.order_weights, request.request_id)
 
 
 def _from_settings(settings: dict[str, Any]) -> ContextPilot:

@@ -1,0 +1,102 @@
+"""The rules of the house: who may import whom."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import contextpilot_integrations
+
+PACKAGE = Path(contextpilot_integrations.__file__).parent
+NAME = PACKAGE.name
+ADAPTERS = {"langchain", "llama_index", "mem0", "openai"}
+ECOSYSTEM = {
+    "langchain": {"langchain_core"},
+}
+EXTRAS = [
+    "langchain_core",
+    "langchain_openai",
+    "openai",
+    "bm25s",
+    "gguf",
+    "matplotlib",
+    "bpe_openai",
+    "xllamacpp",
+]
+CORE_LIBRARIES = {"torch", "tqdm", "safetensors"}
+OUTSIDE_THE_CORE = {*ADAPTERS, "engines", "retrievers", "proxy", "ray", "evaluation", "demo", "cli"}
+
+
+def part_of(path):
+    """The part of the package that a module belongs to: a folder's name, or "core"."""
+    top = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return top if top in OUTSIDE_THE_CORE else "core"
+
+
+def imports(path):
+    """All absolute names that a module imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module
+
+
+MODULES = [pytest.param(path, id=str(path.relative_to(PACKAGE))) for path in sorted(PACKAGE.rglob("*.py"))]
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_a_module_imports_only_what_its_part_may(path):
+    part = part_of(path)
+    for name in imports(path):
+        top, *rest = name.split(".")
+        if top in sys.stdlib_module_names:
+            continue
+        if top == NAME:
+            target = rest[0] if rest and rest[0] in OUTSIDE_THE_CORE else "core"
+            if part in {"core", "engines"}:
+                assert target in {"core", part}, f"{part} must not import {target}"
+            elif part in ADAPTERS:
+                assert target in {"core", "engines", part}, f"{part} must not import {target}"
+        elif part in {"core", "engines"}:
+            assert top in CORE_LIBRARIES, f"{part} must not import {top}"
+        elif part in ECOSYSTEM:
+            assert top in ECOSYSTEM[part] | CORE_LIBRARIES, f"{part} must not import {top}"
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_the_package_imports_with_no_extra_installed():
+    result = run(
+        "import sys\n"
+        f"for name in {EXTRAS}:\n"
+        "    sys.modules[name] = None\n"
+        f"import {NAME}, {NAME}.cli, {NAME}.engines, {NAME}.evaluation\n"
+    )
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("adapter", sorted(ECOSYSTEM))
+def test_an_adapter_names_the_extra_to_install(adapter):
+    blocked = [*ECOSYSTEM[adapter]]
+    result = run(
+        f"import sys\nfor name in {blocked}:\n    sys.modules[name] = None\nimport {NAME}.{adapter}\n"
+    )
+    assert result.returncode != 0
+    assert f'pip install "contextpilot-integrations[{adapter}]"' in result.stderr
+
+
+def test_the_library_does_not_print_or_set_up_logging():
+    for path in PACKAGE.rglob("*.py"):
+        if part_of(path) in {"cli", "demo"}:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                assert called not in {"print", "logging.basicConfig"}, f"{path}:{node.lineno}"
+                assert not called.endswith((".setLevel", ".addHandler")), f"{path}:{node.lineno}"

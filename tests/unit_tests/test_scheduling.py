@@ -1,0 +1,36 @@
+import pytest
+
+from contextpilot_integrations.scheduling import schedule
+
+
+def test_a_subtree_is_finished_before_the_next_one():
+    # By length alone, (0, 0, 0), (0, 1, 0), (0, 0, 1), … would alternate between two subtrees.
+    paths = [(0, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1), (0, 0, 2)]
+    assert schedule(paths) == (0, 2, 4, 1, 3)
+
+
+def test_among_children_the_deepest_then_the_larger_then_the_lower_position_goes_first():
+    paths = [(0, 0), (0, 1), (0, 1), (0, 2, 0)]
+    assert schedule(paths) == (3, 1, 2, 0)
+    assert schedule([(0, 1), (0, 0)]) == (1, 0)
+
+
+def test_the_roots_children_go_by_size():
+    assert schedule([(0, 0, 0, 0), (1,), (1,)]) == (1, 2, 0)
+
+
+def test_a_request_at_an_inner_node_runs_before_those_that_extend_it():
+    assert schedule([(0, 0), (0,)]) == (1, 0)
+
+
+def test_equal_paths_run_in_the_order_given():
+    assert schedule([(0,)] * 4) == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("paths", [[], [()], [(), ()]])
+def test_without_paths(paths):
+    assert schedule(paths) == tuple(range(len(paths)))
+
+
+def test_a_tree_deeper_than_the_recursion_limit():
+    assert schedule([(0,) * depth for depth in range(1500)]) == tuple(range(1500))
