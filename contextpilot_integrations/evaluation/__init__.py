@@ -1,0 +1,1 @@
+"""Measuring context reuse: traces, a prefix-cache simulator, bounds and baselines."""
