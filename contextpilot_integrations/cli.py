@@ -45,9 +45,7 @@ class Unit(StrEnum):
     tokens = "tokens"
 
 
-Blocks = Annotated[
-    str | None, typer.Option(metavar="BLOCKS.jsonl", help='The texts of the block ids, {"id", "text"} a line.')
-]
+Blocks = Annotated[str | None, typer.Option(metavar="BLOCKS.jsonl", help='The texts, {"id", "text"} a line.')]
 Json = Annotated[bool, typer.Option("--json", help="Print the figures as one line of JSON.")]
 
 
@@ -92,7 +90,9 @@ def simulate(
     capacity: Annotated[
         str | None, typer.Option(metavar="N|N%", help="The cache's size in units, or a share of all sent.")
     ] = None,
-    unit: Annotated[Unit, typer.Option(help="Blocks, or tokens of the whole prompt in pages of 16.")] = Unit.blocks,
+    unit: Annotated[
+        Unit, typer.Option(help="Blocks, or tokens of the whole prompt in pages of 16.")
+    ] = Unit.blocks,
     blocks: Blocks = None,
     as_json: Json = False,
 ) -> None:
@@ -134,15 +134,17 @@ def analyze(
 @app.command()
 def demo(
     base_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="An OpenAI-compatible server, instead of the embedded one.")
+        str | None, typer.Option(metavar="URL", help="An OpenAI-compatible server to use.")
     ] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="The model's name on that server.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The model's name on that server.")
+    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder for the picture.")] = Path("."),
 ) -> None:
     """Answer 40 questions three times on a real model: original order, longest prefix first, and ours."""
     with _bad_input():
         if (base_url is None) != (model is None):
-            raise ValueError("--base-url and --model go together: where the server is, and the model's name there")
+            raise ValueError("--base-url and --model go together")
         from contextpilot_integrations.demo.run import run_demo
 
         run_demo(base_url=base_url, model=model, output=output)

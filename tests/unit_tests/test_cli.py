@@ -1,0 +1,134 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from contextpilot_integrations.cli import app
+
+CONTEXTS = [[2, 1, 3], [9, "9"], [2, 6, 1], [], [4, 1, 4, 0]]
+
+
+def run(*args, stdin=None):
+    return CliRunner().invoke(app, [str(arg) for arg in args], input=stdin)
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def trace(tmp_path):
+    path = tmp_path / "trace.jsonl"
+    rows = [{"query_id": f"q{n}", "query": f"Why {n}?", "block_ids": c} for n, c in enumerate(CONTEXTS)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def texts(tmp_path):
+    path = tmp_path / "blocks.jsonl"
+    ids = dict.fromkeys(id for context in CONTEXTS for id in context)
+    path.write_text("".join(json.dumps({"id": id, "text": f"text {id} " * 30}) + "\n" for id in ids))
+    return path
+
+
+class TestAlign:
+    @pytest.mark.parametrize("mode", ["offline", "online"])
+    @pytest.mark.parametrize("capacity", [None, "3", "50%"])
+    @pytest.mark.parametrize("with_texts", [False, True])
+    def test_every_request_is_planned_once_and_keeps_its_blocks(
+        self, trace, texts, tmp_path, mode, capacity, with_texts
+    ):
+        options = ["--blocks", texts] if with_texts else []
+        options += ["--capacity", capacity] if capacity else []
+        output = tmp_path / "plan.jsonl"
+        result = run("align", trace, "--mode", mode, *options, "-o", output)
+        assert (result.exit_code, result.stdout) == (0, "")
+        plan = lines(output)
+        assert sorted(line["position"] for line in plan) == [0, 1, 2, 3, 4]
+        for line in plan:
+            context = CONTEXTS[line["position"]]
+            assert line["query_id"] == f"q{line['position']}"
+            assert len(line["block_ids"]) == len(set(context))
+            assert set(line["block_ids"]) == set(context)
+        if mode == "online":
+            assert [line["position"] for line in plan] == [0, 1, 2, 3, 4]
+
+    def test_a_plan_line(self, trace, tmp_path):
+        run("align", trace, "--mode", "online", "-o", tmp_path / "plan.jsonl")
+        assert lines(tmp_path / "plan.jsonl")[2] == {
+            "query_id": "q2",
+            "position": 2,
+            "block_ids": [2, 1, 6],
+            "search_path": [0, 1],
+            "expected_cached_blocks": 2,
+            "order_annotation": (
+                "Please read the context in the following priority order: [CB_2] > [CB_6] > [CB_1] "
+                "and answer the question."
+            ),
+            "query": "Why 2?",
+        }
+
+    def test_what_was_served_before_is_cached(self, trace, tmp_path):
+        before = tmp_path / "before.jsonl"
+        before.write_text('{"query_id": "w", "block_ids": [0, 4, 1]}\n')
+        run("align", trace, "--warm", before, "-o", tmp_path / "plan.jsonl")
+        plan = {line["position"]: line for line in lines(tmp_path / "plan.jsonl")}
+        assert plan[4]["block_ids"] == [0, 4, 1]
+        assert plan[4]["expected_cached_blocks"] == 3
+
+    def test_a_dash_is_standard_input_and_output(self, trace):
+        result = run("align", "-", "-o", "-", stdin=trace.read_text())
+        assert [json.loads(line)["position"] for line in result.stdout.splitlines()] == [0, 2, 4, 1, 3]
+
+
+class TestSimulate:
+    def test_a_plan_hits_more_than_its_trace(self, trace, tmp_path):
+        output = tmp_path / "plan.jsonl"
+        run("align", trace, "-o", output)
+        original = json.loads(run("simulate", trace, "--json").stdout)
+        planned = json.loads(run("simulate", output, "--json").stdout)
+        assert original == {"hit_ratio": 1 / 12, "hits": 1, "blocks": 12, "capacity": None, "unit": "blocks"}
+        assert planned["hits"] == sum(line["expected_cached_blocks"] for line in lines(output)) == 3
+
+    def test_capacity(self, trace):
+        assert json.loads(run("simulate", trace, "--capacity", "50%", "--json").stdout)["capacity"] == 6
+
+    def test_tokens_of_the_whole_prompt(self, trace, texts):
+        pytest.importorskip("bpe_openai")
+        result = run("simulate", trace, "--unit", "tokens", "--blocks", texts, "--json")
+        figures = json.loads(result.stdout)
+        assert figures["unit"] == "tokens"
+        assert figures["tokens"] > figures["hits"] > 0
+
+    def test_figures_for_people(self, trace):
+        assert "hit_ratio  0.0833" in run("simulate", trace).stdout
+
+
+def test_analyze(trace):
+    figures = json.loads(run("analyze", trace, "--json").stdout)
+    assert (figures["requests"], figures["accesses"], figures["distinct_blocks"]) == (5, 11, 8)
+    assert "bound_offline" in run("analyze", trace).stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        (["align", "missing.jsonl", "-o", "-"], "missing.jsonl"),
+        (["align", "BAD", "-o", "-"], "bad.jsonl:2"),
+        (["simulate", "BAD"], "bad.jsonl:2"),
+        (["analyze", "BAD"], "bad.jsonl:2"),
+        (["align", "TRACE", "-o", "missing/plan.jsonl"], "missing/plan.jsonl"),
+        (["align", "TRACE", "-o", "-", "--capacity", "many"], "capacity must be"),
+        (["align", "TRACE", "-o", "-", "--capacity", "0"], "capacity must be"),
+        (["simulate", "TRACE", "--unit", "tokens"], "--unit tokens needs --blocks"),
+        (["demo", "--model", "m"], "--base-url and --model go together"),
+    ],
+)
+def test_bad_input_exits_with_2_and_one_line(trace, tmp_path, args, reason):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"query_id": "a", "block_ids": [1]}\nnot json\n')
+    result = run(*({"BAD": bad, "TRACE": trace}.get(arg, arg) for arg in args))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert reason in result.stderr
+    assert result.stderr.count("\n") == 1
