@@ -1,0 +1,1 @@
+"""A demonstration with a small real model on the CPU."""

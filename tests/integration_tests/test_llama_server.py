@@ -1,0 +1,133 @@
+"""The demo's server against the real model: what it reports as cached is what prefix caching can give."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit
+
+import pytest
+
+from contextpilot_integrations.demo.llama_server import LlamaServer
+from contextpilot_integrations.demo.weights import packaged_weights
+
+openai = pytest.importorskip("openai")
+pytest.importorskip("gguf")
+pytest.importorskip("xllamacpp")  # tests/conftest.py has set what OpenMP reads when this loads it
+try:
+    packaged_weights()
+except ImportError as missing:
+    pytest.skip(str(missing), allow_module_level=True)
+
+pytestmark = pytest.mark.model
+
+SYSTEM = "Answer from the documents."
+DOCUMENTS = [
+    f"{name} lies on the river {river} and is known for its {fame}."
+    for name, river, fame in [
+        ("Aldport", "Wend", "clock tower"),
+        ("Brimley", "Tarn", "glass works"),
+        ("Corwick", "Ouse", "spring market"),
+        ("Dunhill", "Esk", "stone bridges"),
+    ]
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LlamaServer]:
+    with LlamaServer(n_ctx=1024) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def preamble(server) -> int:
+    """Tokens in front of the documents: what two prompts share that differ from the first word on."""
+    return cached_after(server, ["Alone."], ["Nobody."])
+
+
+def ask(server: LlamaServer, documents: Sequence[str], question: str = "Where is Aldport?"):
+    client = openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
+    return client.chat.completions.create(
+        model=server.model,
+        messages=[
+            {"role": "system", "content": SYSTEM},
+            {"role": "user", "content": "\n".join([*documents, question])},
+        ],
+        max_tokens=4,
+        temperature=0,
+    )
+
+
+def cached(answer) -> int:
+    return answer.usage.prompt_tokens_details.cached_tokens
+
+
+def test_answers_a_chat_request(server):
+    answer = ask(server, DOCUMENTS)
+    assert answer.model == server.model
+    assert answer.choices[0].message.content
+    assert 0 < answer.usage.completion_tokens <= 4
+
+
+def test_an_exact_repeat_computes_one_token(server):
+    ask(server, DOCUMENTS)
+    repeat = ask(server, DOCUMENTS)
+    assert cached(repeat) == repeat.usage.prompt_tokens - 1
+
+
+def test_a_shared_prefix_is_reported(server, preamble):
+    half = cached_after(server, DOCUMENTS, [*DOCUMENTS[:2], *DOCUMENTS[:1:-1]])
+    three = cached_after(server, DOCUMENTS, [*DOCUMENTS[:3], "Elmford is far away."])
+    assert preamble < half < three
+
+
+def test_reversed_documents_share_only_the_preamble_and_take_the_slot(server, preamble):
+    assert cached_after(server, DOCUMENTS, DOCUMENTS[::-1]) == preamble
+    assert cached(ask(server, DOCUMENTS)) == preamble
+
+
+def test_the_last_chunk_of_a_stream_reports_cached_tokens(server):
+    whole = ask(server, DOCUMENTS)
+    client = openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
+    *_, last = client.chat.completions.create(
+        model=server.model,
+        messages=[
+            {"role": "system", "content": SYSTEM},
+            {"role": "user", "content": "\n".join([*DOCUMENTS, "Where is Aldport?"])},
+        ],
+        max_tokens=4,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    assert cached(last) == whole.usage.prompt_tokens - 1
+
+
+def test_stop_frees_the_port_and_a_second_start_is_cold_and_quiet(capfd):
+    server = LlamaServer(n_ctx=512)
+    counts = []
+    for _ in range(2):
+        server.start()
+        port = urlsplit(server.base_url).port
+        counts.append(cached(ask(server, DOCUMENTS)))
+        server.stop()
+        with socket.socket() as free:
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            free.bind(("127.0.0.1", port))
+    assert counts == [0, 0]
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(RuntimeError, match="not running"):
+        server.base_url  # noqa: B018
+
+
+def test_a_file_that_is_no_model_is_named(tmp_path):
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF")
+    with pytest.raises(RuntimeError, match=r"broken\.gguf"):
+        LlamaServer(broken).start()
+
+
+def cached_after(server: LlamaServer, first: Sequence[str], second: Sequence[str]) -> int:
+    """Cached tokens of the second request when the first has filled the slot."""
+    ask(server, first)
+    return cached(ask(server, second))
