@@ -1,14 +1,17 @@
-"""llama.cpp's own HTTP server with a small model, inside this process, for the demo and its tests."""
+"""llama.cpp's own HTTP server with a small model, for the demo and its tests."""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
+from contextpilot_integrations.demo import llama_process
 from contextpilot_integrations.demo.requirements import require
 from contextpilot_integrations.demo.weights import fast_weights
 
@@ -22,9 +25,9 @@ class LlamaServer:
     nothing else of it is reused. ``usage.prompt_tokens_details.cached_tokens`` tells how many tokens that
     were. What a stopped server had cached is gone, so a fresh one is a fair start for each measurement.
 
-    Threads that wait are told to sleep (``OMP_WAIT_POLICY=passive``, unless it is set): where they spin,
-    another program on the same cores slows decoding ten times. OpenMP reads that when it is first loaded,
-    so where torch was imported earlier, set the variable in the environment.
+    It runs in a process of its own, since OpenMP reads only once, when torch first loads it, whether
+    threads that wait shall sleep (``OMP_WAIT_POLICY=passive``, unless it is set). Where they spin, another
+    program on the same cores slows decoding ten times.
 
     Args:
         weights: A GGUF file. By default SmolLM2-135M-Instruct as Q8_0, written on first use
@@ -58,7 +61,8 @@ class LlamaServer:
         self.n_threads = n_threads if n_threads is not None else min(8, _available_cpus())
         self.cache_ram_mib = cache_ram_mib
         self.start_timeout = start_timeout
-        self._server: Any = None
+        self._process: subprocess.Popen[str] | None = None
+        self._address = ""
 
     @property
     def base_url(self) -> str:
@@ -67,7 +71,9 @@ class LlamaServer:
         Raises:
             RuntimeError: If the server is not running.
         """
-        return f"{self._address()}/v1"
+        if self._process is None:
+            raise RuntimeError("the server is not running; call start() or use it in a with statement")
+        return f"{self._address}/v1"
 
     def start(self) -> None:
         """Load the model and return when the server answers; nothing happens if it runs already.
@@ -77,24 +83,45 @@ class LlamaServer:
             RuntimeError: If the model cannot be loaded.
             TimeoutError: If the server does not become ready in time.
         """
-        if self._server is not None:
+        if self._process is not None:
             return
-        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-        xllamacpp = require("xllamacpp")
+        require("xllamacpp")
         weights = Path(self.weights) if self.weights is not None else fast_weights()
+        settings = {
+            "weights": str(weights),
+            "model": self.model,
+            "n_ctx": self.n_ctx,
+            "n_threads": self.n_threads,
+            "cache_ram_mib": self.cache_ram_mib,
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, llama_process.__file__, json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={"OMP_WAIT_POLICY": "passive", **os.environ},
+        )
         try:
-            self._server = xllamacpp.Server(self._params(xllamacpp, weights))
-        except RuntimeError as error:
-            raise RuntimeError(f"llama.cpp could not start with {weights}; is it a GGUF model?") from error
-        try:
+            assert self._process.stdout is not None
+            self._address = self._process.stdout.readline().strip()
+            if not self._address:
+                raise RuntimeError(f"llama.cpp could not start with {weights}; is it a GGUF model?")
             self._wait()
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """Let running requests end, then free port and memory; nothing happens if it does not run."""
-        self._server = None  # its destructor ends the server's threads before it returns
+        """End the server and free port and memory; nothing happens if it does not run."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        try:
+            process.communicate(timeout=5)  # Closes its standard input, which ends it.
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
 
     def __enter__(self) -> LlamaServer:
         self.start()
@@ -108,28 +135,13 @@ class LlamaServer:
     ) -> None:
         self.stop()
 
-    def _params(self, xllamacpp: Any, weights: Path) -> Any:
-        params = xllamacpp.CommonParams()
-        params.model.path = str(weights)
-        params.model_alias = {self.model}
-        params.hostnames = ["127.0.0.1"]
-        params.port = 0
-        params.n_ctx = self.n_ctx
-        params.n_parallel = 1
-        params.n_cache_reuse = 0  # pure prefix caching: no moving of later chunks
-        params.cache_ram_mib = self.cache_ram_mib
-        params.cpuparams.n_threads = self.n_threads
-        params.cpuparams_batch.n_threads = self.n_threads
-        params.verbosity = 0
-        return params
-
     def _wait(self) -> None:
         # The loopback is asked directly, whatever proxy the environment names.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         deadline = time.monotonic() + self.start_timeout
         while True:
             try:
-                with opener.open(f"{self._address()}/health", timeout=1):
+                with opener.open(f"{self._address}/health", timeout=1):
                     return
             except OSError as error:  # refused, or 503 while the model loads
                 if time.monotonic() > deadline:
@@ -137,11 +149,6 @@ class LlamaServer:
                         f"llama.cpp did not become ready in {self.start_timeout:g} s: {error}"
                     ) from error
             time.sleep(0.02)
-
-    def _address(self) -> str:
-        if self._server is None:
-            raise RuntimeError("the server is not running; call start() or use it in a with statement")
-        return str(self._server.listening_address)
 
 
 def _available_cpus() -> int:

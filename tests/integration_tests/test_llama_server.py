@@ -13,7 +13,7 @@ from contextpilot_integrations.demo.weights import packaged_weights
 
 openai = pytest.importorskip("openai")
 pytest.importorskip("gguf")
-pytest.importorskip("xllamacpp")  # tests/conftest.py has set what OpenMP reads when this loads it
+pytest.importorskip("xllamacpp")
 try:
     packaged_weights()
 except ImportError as missing:
