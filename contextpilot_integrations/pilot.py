@@ -97,6 +97,11 @@ class ContextPilot:
         return _from_settings, (self._settings,)
 
     @property
+    def order_template(self) -> str:
+        """The order annotation's wording, for adapters that write it themselves."""
+        return self._order_template
+
+    @property
     def outcomes(self) -> dict[Outcome, int]:
         """How many requests had which outcome since the pilot was made."""
         with self._lock:

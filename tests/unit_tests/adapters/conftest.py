@@ -1,0 +1,155 @@
+"""What the contract suite knows of an adapter. To put another one under contract, write a driver here."""
+
+import copy
+import random
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+
+from contextpilot_integrations import ContextPilot
+from contextpilot_integrations.langchain import (
+    ContextPilotAligner,
+    ContextPilotRetriever,
+    format_documents,
+    plan_metadata,
+)
+
+
+@dataclass(frozen=True)
+class Item:
+    """A retrieved thing, before it takes the ecosystem's form."""
+
+    id: str | None
+    text: str
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What an adapter gave out for one of them."""
+
+    id: str | None
+    text: str
+    rank: int
+    label: str
+
+
+class Driver(ABC):
+    """One adapter over one pilot, for one tenant and preamble."""
+
+    def __init__(self, pilot: ContextPilot, *, tenant: str = "", preamble: str = "") -> None:
+        self.pilot, self.tenant, self.preamble = pilot, tenant, preamble
+
+    @abstractmethod
+    def native(self, item: Item) -> Any:
+        """Return the item in the ecosystem's form, its score where the ecosystem keeps scores."""
+
+    @abstractmethod
+    def send(self, natives: list[Any]) -> list[Any]:
+        """Plan one request."""
+
+    @abstractmethod
+    async def asend(self, natives: list[Any]) -> list[Any]:
+        """Plan one request through the async twin."""
+
+    @abstractmethod
+    def prompt(self, sent: list[Any]) -> str:
+        """Return the prompt's context, order annotation included."""
+
+    @abstractmethod
+    def seen(self, sent: list[Any]) -> list[Seen]:
+        """Return what was given out, in the order to send."""
+
+    @abstractmethod
+    def snapshot(self, natives: list[Any]) -> Any:
+        """Return a deep copy that compares equal as long as nobody touches the natives."""
+
+
+class _LangChain(Driver):
+    def native(self, item: Item) -> Document:
+        return Document(item.text, id=item.id, metadata={"score": item.score, "tags": ["kept"]})
+
+    def prompt(self, sent: list[Document]) -> str:
+        return format_documents(sent)
+
+    def seen(self, sent: list[Document]) -> list[Seen]:
+        for document in sent:
+            assert document.metadata["tags"] == ["kept"]
+        plans = [plan_metadata(document) for document in sent]
+        return [
+            Seen(d.id, d.page_content, p["rank"], p["label"]) for d, p in zip(sent, plans, strict=True) if p
+        ]
+
+    def snapshot(self, natives: list[Document]) -> Any:
+        return [(id(document), copy.deepcopy(document)) for document in natives]
+
+
+class _Finds(BaseRetriever):
+    documents: list[Document]
+
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        return self.documents
+
+    async def _aget_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        return self.documents
+
+
+class LangChainRetriever(_LangChain):
+    def _retriever(self, natives: list[Document]) -> ContextPilotRetriever:
+        # Not through the constructor: pydantic would copy the list, and the test could see nothing.
+        wrapped = _Finds.model_construct(documents=natives)
+        return ContextPilotRetriever(
+            retriever=wrapped, pilot=self.pilot, tenant=self.tenant, preamble=self.preamble
+        )
+
+    def send(self, natives: list[Document]) -> list[Document]:
+        return self._retriever(natives).invoke("question")
+
+    async def asend(self, natives: list[Document]) -> list[Document]:
+        return await self._retriever(natives).ainvoke("question")
+
+
+class LangChainAligner(_LangChain):
+    @property
+    def aligner(self) -> ContextPilotAligner:
+        return ContextPilotAligner(pilot=self.pilot, tenant=self.tenant, preamble=self.preamble)
+
+    def send(self, natives: list[Document]) -> list[Document]:
+        return self.aligner.invoke(natives)
+
+    async def asend(self, natives: list[Document]) -> list[Document]:
+        return await self.aligner.ainvoke(natives)
+
+
+class LangChainAlignerBatch(LangChainAligner):
+    def send(self, natives: list[Document]) -> list[Document]:
+        return self.aligner.batch([natives])[0]
+
+    async def asend(self, natives: list[Document]) -> list[Document]:
+        return (await self.aligner.abatch([natives]))[0]
+
+
+@pytest.fixture(
+    scope="session",
+    params=[LangChainRetriever, LangChainAligner, LangChainAlignerBatch],
+    ids=lambda driver: driver.__name__,
+)
+def driver(request: pytest.FixtureRequest) -> type[Driver]:
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def item() -> type[Item]:
+    return Item
+
+
+@pytest.fixture(scope="session")
+def traffic() -> list[list[Item]]:
+    """Sixty requests over thirty documents, ten in each: overlapping, so that most are reordered."""
+    random_ = random.Random(7)
+    corpus = [Item(f"doc-{n}", f"The text of document {n}. " * 5) for n in range(30)]
+    return [random_.sample(corpus, 10) for _ in range(60)]
