@@ -145,6 +145,9 @@ def demo(
     with _bad_input():
         if (base_url is None) != (model is None):
             raise ValueError("--base-url and --model go together")
+        from contextpilot_integrations.demo.requirements import require_all
+
+        require_all()
         from contextpilot_integrations.demo.run import run_demo
 
         run_demo(base_url=base_url, model=model, output=output)

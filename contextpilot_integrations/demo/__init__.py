@@ -1,1 +1,1 @@
-"""A demonstration with a small real model on the CPU."""
+"""The demo: the same questions answered in the original order, in a scheduled order, and with reuse."""

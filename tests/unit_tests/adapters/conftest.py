@@ -74,7 +74,7 @@ class _LangChain(Driver):
         return Document(item.text, id=item.id, metadata={"score": item.score, "tags": ["kept"]})
 
     def prompt(self, sent: list[Document]) -> str:
-        return format_documents(sent)
+        return format_documents.invoke(sent)
 
     def seen(self, sent: list[Document]) -> list[Seen]:
         for document in sent:

@@ -47,10 +47,10 @@ def test_metadata_and_values_are_kept(source, tmp_path):
     changed = {key for key, value in told(old).items() if told(new).get(key) != value}
     assert changed == {"general.file_type"}
     assert told(old).keys() == told(new).keys()
-    assert [t.tensor_type.name for t in new.tensors] == ["Q8_0", "F32"]
+    assert [t.tensor_type.name for t in new.tensors] == ["Q4_0", "F32"]
     for a, b in zip(old.tensors, new.tensors, strict=True):
         values = [gguf.dequantize(t.data, t.tensor_type) for t in (a, b)]
-        np.testing.assert_allclose(*values, atol=0.005)
+        np.testing.assert_allclose(*values, atol=0.3)
 
 
 def test_a_kept_file_is_taken_again(source, tmp_path, monkeypatch):

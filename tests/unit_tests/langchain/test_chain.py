@@ -1,6 +1,7 @@
 """The chain that the README shows, with a model that only listens."""
 
 from itertools import pairwise
+from operator import itemgetter
 
 import pytest
 from langchain_core.language_models import GenericFakeChatModel
@@ -63,9 +64,7 @@ def test_offline(busy, model):
     questions = list(busy.found)
     contexts = (busy | ContextPilotAligner()).batch(questions)
     inputs = [{"question": q, "context": c} for q, c in zip(questions, contexts, strict=True)]
-    chain = (
-        RunnablePassthrough.assign(context=lambda given: format_documents(given["context"])) | PROMPT | model
-    )
+    chain = RunnablePassthrough.assign(context=itemgetter("context") | format_documents) | PROMPT | model
     answers = run_scheduled(chain, inputs)
     assert len(model.heard) == len(answers) == 40
     asked = [text.rsplit("\n\n", 1)[1] for text in model.heard]

@@ -103,6 +103,6 @@ class TestThePlanTravels:
         ids=["pickle", "langchain", "json"],
     )
     def test_it_survives(self, documents, travel):
-        prompt = format_documents(documents)
+        prompt = format_documents.invoke(documents)
         assert prompt.endswith("\n\nOrder: [CB_d3] > [CB_d2] > [CB_d1].")
-        assert format_documents(travel(documents)) == prompt
+        assert format_documents.invoke(travel(documents)) == prompt

@@ -22,24 +22,27 @@ def aligned():
 
 
 def named(documents):
-    return [part[4:-1] for part in order_annotation(documents).split() if part.startswith("[CB_")]
+    return [part[4:-1] for part in order_annotation.invoke(documents).split() if part.startswith("[CB_")]
 
 
 def test_blocks_then_the_annotation(aligned):
-    assert format_documents(aligned[2:]) == (
+    assert format_documents.invoke(aligned[2:]) == (
         "[CB_3] text 3\n\n[CB_4] text 4\n\n"
         "Please read the context in the following priority order: [CB_4] > [CB_3] and answer the question."
     )
-    assert format_documents(aligned) == f"{format_context(aligned)}\n\n{order_annotation(aligned)}"
+    assert (
+        format_documents.invoke(aligned)
+        == f"{format_context.invoke(aligned)}\n\n{order_annotation.invoke(aligned)}"
+    )
 
 
 def test_documents_that_were_never_planned():
     documents = [Document("two", id="b", metadata={"score": 0.1}), Document("one", id="a")]
-    assert format_documents(documents) == "[CB_b] two\n\n[CB_a] one"
+    assert format_documents.invoke(documents) == "[CB_b] two\n\n[CB_a] one"
 
 
 def test_nothing():
-    assert format_documents([]) == format_context([]) == order_annotation([]) == ""
+    assert format_documents.invoke([]) == format_context.invoke([]) == order_annotation.invoke([]) == ""
 
 
 class TestLaterSteps:
@@ -53,7 +56,7 @@ class TestLaterSteps:
 
     def test_who_reorders_has_the_last_word(self, aligned):
         assert named(aligned[::-1]) == []
-        assert format_context(aligned[::-1]).startswith("[CB_4]")
+        assert format_context.invoke(aligned[::-1]).startswith("[CB_4]")
 
     def test_an_added_document_has_no_rank(self, aligned):
         assert named([*aligned, Document("text 5", id="5")]) == []
@@ -70,7 +73,7 @@ class TestLaterSteps:
         aligned = aligner.invoke(documents[::-1])
         for document in aligned:
             document.page_content = document.page_content.upper()
-        prompt = format_documents(aligned)
+        prompt = format_documents.invoke(aligned)
         for label in named(aligned):
             assert prompt.count(f"[CB_{label}]") == 2
 
@@ -82,7 +85,10 @@ class TestLaterSteps:
 async def test_they_are_steps_of_a_chain(aligned):
     retriever = RunnableLambda(lambda question: aligned)
     chain = retriever | format_documents
-    assert chain.invoke("q") == await chain.ainvoke("q") == format_documents(aligned)
-    assert chain.batch(["q", "q"]) == await chain.abatch(["q", "q"]) == [format_documents(aligned)] * 2
+    assert chain.invoke("q") == await chain.ainvoke("q") == format_documents.invoke(aligned)
+    assert chain.batch(["q", "q"]) == await chain.abatch(["q", "q"]) == [format_documents.invoke(aligned)] * 2
     apart = retriever | {"context": format_context, "order": order_annotation}
-    assert apart.invoke("q") == {"context": format_context(aligned), "order": order_annotation(aligned)}
+    assert apart.invoke("q") == {
+        "context": format_context.invoke(aligned),
+        "order": order_annotation.invoke(aligned),
+    }

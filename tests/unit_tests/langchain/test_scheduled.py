@@ -47,7 +47,7 @@ def chain(seen):
             raise ConnectionError("engine gone")
         return given["question"].upper()
 
-    return RunnableLambda(lambda given: {**given, "text": format_documents(given["context"])}) | answer
+    return RunnableLambda(lambda given: {**given, "text": format_documents.invoke(given["context"])}) | answer
 
 
 async def test_runs_in_plan_order_and_returns_in_input_order(run, chain, seen, inputs):
@@ -91,7 +91,7 @@ async def test_nothing_and_only_empty_contexts(run, chain):
 
 
 async def test_texts_instead_of_documents_are_refused(run, chain, inputs):
-    texts = [{**given, "context": format_documents(given["context"])} for given in inputs]
+    texts = [{**given, "context": format_documents.invoke(given["context"])} for given in inputs]
     with pytest.raises(ValueError, match="format them inside the chain"):
         await run(chain, texts)
     single = [{"question": "q", "context": ContextPilotAligner().invoke([Document("text")])}]

@@ -1,0 +1,119 @@
+"""What the demo shows: a table, some answers side by side, and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from contextpilot_integrations.demo.handbook import Question
+from contextpilot_integrations.demo.passes import Pass
+
+__all__ = ["draw", "print_report"]
+
+ANSWERS_SHOWN = 3
+UNKNOWN = "unknown"
+COLOURS = ("#9a9a9a", "#c98a2b", "#1f77b4")
+
+
+def print_report(
+    asked: Sequence[Question], passes: Sequence[Pass], bound: float, server: str, picture: Path
+) -> None:
+    """Print the comparison.
+
+    Args:
+        asked: The questions.
+        passes: The first one is what the others are compared with.
+        bound: The largest hit ratio that any order could reach.
+        server: The model and where it runs.
+        picture: Where `draw` put the picture.
+    """
+    console = Console()
+    console.print(
+        f"\n{len(asked)} questions, 3 times, each time from a cold cache: {server}\n", highlight=False
+    )
+    console.print(_figures(passes, bound))
+    if passes[0].cached_tokens is None:
+        console.print(
+            "The server does not report cached tokens. vLLM does with --enable-prompt-tokens-details, "
+            "SGLang with --enable-cache-report."
+        )
+    console.print(_answers(asked, passes))
+    console.print(f"Cumulative cached tokens: {picture}", highlight=False)
+    console.print(
+        "Next, on your own server: contextpilot demo --base-url http://localhost:8000/v1 --model NAME "
+        "(vLLM: start it with --enable-prompt-tokens-details)",
+        highlight=False,
+    )
+
+
+def draw(passes: Sequence[Pass], picture: Path) -> None:
+    """Draw how many cached tokens each pass had found after each question.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for one, colour in zip(passes, COLOURS, strict=True):
+        total = [0, *accumulate(one.cached_tokens or [])]
+        axes.plot(total, drawstyle="steps-post", color=colour, linewidth=2)
+        axes.annotate(
+            f"{one.name}: {total[-1]:,}",
+            (len(total) - 1, total[-1]),
+            xytext=(-6, 6),
+            textcoords="offset points",
+            ha="right",
+            color=colour,
+        )
+    axes.set_xlabel("questions answered")
+    axes.set_ylabel("prompt tokens found cached, all together")
+    axes.set_title("The same questions, the same passages: what the prefix cache gives back")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.margins(x=0)
+    axes.set_ylim(bottom=0)
+    figure.savefig(picture, dpi=150)
+
+
+def _figures(passes: Sequence[Pass], bound: float) -> Table:
+    table = Table(
+        caption="Cached tokens and hit ratio: without the preamble, which every prompt shares anyway."
+    )
+    table.add_column("")
+    for one in passes:
+        table.add_column(one.name, justify="right")
+    first = passes[0]
+    rows = {
+        "prompt tokens": [f"{one.prompt_tokens:,}" for one in passes],
+        "cached tokens": [_total(one.cached_tokens) for one in passes],
+        f"hit ratio (bound {bound:.1%})": [_share(one.hit_ratio) for one in passes],
+        "time to first token, median": [f"{one.ttft_median:.2f} s" for one in passes],
+        "time to first token, total": [f"{one.ttft_total:.1f} s" for one in passes],
+        "shorter by": [f"{first.ttft_total / one.ttft_total:.2f}x" for one in passes],
+    }
+    for name, values in rows.items():
+        table.add_row(name, *values)
+    return table
+
+
+def _answers(asked: Sequence[Question], passes: Sequence[Pass]) -> Table:
+    table = Table(title="Answers side by side", show_lines=True)
+    for name in ("question", "expected", *(one.name for one in passes)):
+        table.add_column(name)
+    step = max(1, len(asked) // ANSWERS_SHOWN)
+    for place in range(0, len(asked), step)[:ANSWERS_SHOWN]:
+        texts = [one.answers[place].text for one in passes]
+        table.add_row(asked[place].question, asked[place].answer, *texts)
+    return table
+
+
+def _total(counts: list[int] | None) -> str:
+    return UNKNOWN if counts is None else f"{sum(counts):,}"
+
+
+def _share(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.1%}"
