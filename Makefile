@@ -7,7 +7,7 @@ export HF_HUB_OFFLINE := 1
 .PHONY: demo test lint clean
 
 demo: .venv/.ready
-	$(BIN)/contextpilot demo
+	$(BIN)/contextpilot demo --output demo-results
 
 test: .venv/.ready
 	$(BIN)/python -m pytest
@@ -27,4 +27,4 @@ lint: .venv/.ready
 	touch $@
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv demo-results .pytest_cache .mypy_cache .ruff_cache .hypothesis

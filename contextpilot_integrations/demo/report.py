@@ -61,21 +61,15 @@ def draw(passes: Sequence[Pass], picture: Path) -> None:
     axes = figure.add_subplot()
     for one, colour in zip(passes, COLOURS, strict=True):
         total = [0, *accumulate(one.cached_tokens or [])]
-        axes.plot(total, drawstyle="steps-post", color=colour, linewidth=2)
-        axes.annotate(
-            f"{one.name}: {total[-1]:,}",
-            (len(total) - 1, total[-1]),
-            xytext=(-6, 6),
-            textcoords="offset points",
-            ha="right",
-            color=colour,
-        )
+        axes.plot(total, color=colour, linewidth=2, label=f"{one.name}: {total[-1]:,}")
+    axes.legend(frameon=False, loc="upper left", reverse=True)
     axes.set_xlabel("questions answered")
     axes.set_ylabel("prompt tokens found cached, all together")
     axes.set_title("The same questions, the same passages: what the prefix cache gives back")
     axes.spines[["top", "right"]].set_visible(False)
     axes.margins(x=0)
     axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     figure.savefig(picture, dpi=150)
 
 

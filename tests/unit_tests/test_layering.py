@@ -13,7 +13,7 @@ PACKAGE = Path(contextpilot_integrations.__file__).parent
 NAME = PACKAGE.name
 ADAPTERS = {"langchain", "llama_index", "mem0", "openai"}
 ECOSYSTEM = {
-    "langchain": {"langchain_core"},
+    "langchain": {"langchain_core", "pydantic"},
 }
 EXTRAS = [
     "langchain_core",
