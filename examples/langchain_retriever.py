@@ -22,9 +22,9 @@ from contextpilot_integrations.langchain import ContextPilotRetriever, format_do
 
 SYSTEM = "Answer from the handbook, in a few words."
 QUESTIONS = [
+    "What does a family pay to try a cargo bike for a month?",
     "What does a cargo bike cost for a whole day?",
     "How many kilograms of shopping can a cargo bike carry in the box?",
-    "May a cargo bike be kept over night?",
 ]
 
 
