@@ -18,13 +18,14 @@ from langchain_openai import ChatOpenAI
 from contextpilot_integrations.demo.bm25 import BM25Retriever
 from contextpilot_integrations.demo.handbook import passages
 from contextpilot_integrations.demo.llama_server import LlamaServer
+from contextpilot_integrations.demo.weights import packaged_weights
 from contextpilot_integrations.langchain import ContextPilotRetriever, format_documents, read_usage
 
 SYSTEM = "Answer from the handbook, in a few words."
 QUESTIONS = [
-    "What does a family pay to try a cargo bike for a month?",
     "What does a cargo bike cost for a whole day?",
     "How many kilograms of shopping can a cargo bike carry in the box?",
+    "What does a family pay to try a cargo bike for a month?",
 ]
 
 
@@ -36,7 +37,7 @@ def main() -> None:
     options = parser.parse_args()
     with ExitStack() as stack:
         if options.base_url is None:
-            server = stack.enter_context(LlamaServer())
+            server = stack.enter_context(LlamaServer(packaged_weights()))
             options.base_url, options.model = server.base_url, server.model
 
         # Your own retriever goes here; the model and the prompt stay as they are.
