@@ -48,7 +48,9 @@ def main() -> None:
             preamble=SYSTEM,
         )
         prompt = ChatPromptTemplate.from_messages([("system", SYSTEM), ("human", "{context}\n\n{question}")])
-        model = ChatOpenAI(base_url=options.base_url, model=options.model, api_key="none", max_tokens=16)
+        model = ChatOpenAI(
+            base_url=options.base_url, model=options.model, api_key="none", max_tokens=16, temperature=0
+        )
         context = RunnablePassthrough.assign(documents=itemgetter("question") | retriever)
         chain = (
             context | RunnablePassthrough.assign(context=itemgetter("documents") | format_documents)
