@@ -17,15 +17,16 @@ which all pairs are equal still takes a logarithmic number of rounds.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from tqdm import tqdm
 
 __all__ = ["ClusterNode", "cluster"]
 
 _TILE = 512
+_COLUMNS = 2048
 _INDEX_BITS = 24
 _NOTHING = torch.iinfo(torch.int64).max
 
@@ -51,7 +52,7 @@ def cluster(
     weights: Mapping[Hashable, int] | None = None,
     *,
     device: torch.device | str = "cpu",
-    show_progress: bool = False,
+    on_merged: Callable[[int], object] = lambda count: None,
 ) -> tuple[ClusterNode, ...]:
     """Cluster a batch.
 
@@ -59,7 +60,7 @@ def cluster(
         contexts: Block ids, each once in a context, best first.
         weights: The tokens of each block; None counts blocks.
         device: Where overlaps are computed; every device gives the same result.
-        show_progress: Whether to show a progress bar, on a terminal only.
+        on_merged: Called after each round with the number of its merges.
 
     Returns:
         The roots: no two of them share a block. Their leaves hold each non-empty context once.
@@ -70,20 +71,17 @@ def cluster(
     nodes: list[ClusterNode | None] = [*leaves]
     if len(leaves) >= 1 << _INDEX_BITS:
         raise ValueError(f"a batch may hold at most {(1 << _INDEX_BITS) - 1} different contexts")
-    with tqdm(
-        total=len(leaves), desc="clustering", leave=False, disable=None if show_progress else True
-    ) as bar:
-        overlaps = _Overlaps([leaf.blocks for leaf in leaves], weights, torch.device(device))
-        while pairs := overlaps.reciprocal_pairs():
-            overlaps.merge()
-            for left, right in pairs:
-                a, b = nodes[left], nodes[right]
-                assert a is not None
-                assert b is not None
-                held = frozenset(b.blocks)
-                nodes[left] = ClusterNode(tuple(block for block in a.blocks if block in held), (a, b))
-                nodes[right] = None
-            bar.update(len(pairs))
+    overlaps = _Overlaps([leaf.blocks for leaf in leaves], weights, torch.device(device))
+    while pairs := overlaps.reciprocal_pairs():
+        overlaps.merge()
+        for left, right in pairs:
+            a, b = nodes[left], nodes[right]
+            assert a is not None
+            assert b is not None
+            held = frozenset(b.blocks)
+            nodes[left] = ClusterNode(tuple(block for block in a.blocks if block in held), (a, b))
+            nodes[right] = None
+        on_merged(len(pairs))
     return tuple(node for node in nodes if node is not None)
 
 
@@ -105,22 +103,24 @@ class _Overlaps:
         weights: Mapping[Hashable, int] | None,
         device: torch.device,
     ) -> None:
-        ids: dict[Hashable, int] = {}
-        rows = [[ids.setdefault(block, len(ids)) for block in context] for context in contexts]
-        block_weights = torch.tensor([1 if weights is None else weights[block] for block in ids])
-        block = torch.tensor([block for row in rows for block in row], dtype=torch.int64)
-        lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
-        row = torch.repeat_interleave(torch.arange(len(rows)), lengths)
-        node_weights = torch.zeros(len(rows), dtype=torch.int64)
-        node_weights.index_add_(0, row, block_weights[block])
+        holders = Counter(block for context in contexts for block in context)
+        # A block that only one context holds is in no overlap; it counts in the context's weight alone.
+        ids = {block: place for place, block in enumerate(b for b, count in holders.items() if count > 1)}
+        weight = dict.fromkeys(holders, 1) if weights is None else weights
+        pairs = [
+            (row, ids[block]) for row, context in enumerate(contexts) for block in context if block in ids
+        ]
+        node_weights = [sum(weight[block] for block in context) for context in contexts]
         # Sums of integers stay exact in float32 below 2**24, so the order of summation cannot matter.
-        number = torch.float32 if int(node_weights.max()) < 1 << 24 else torch.float64
-        self.nodes = torch.arange(len(rows), device=device)
-        self.holds = torch.zeros((len(rows), len(ids)), dtype=number, device=device)
-        self.holds[row.to(device), block.to(device)] = 1
-        self.block_weights = block_weights.to(device, number)
-        self.node_weights = node_weights.to(device)
-        self.shared = (self.holds * self.block_weights) @ self.holds.T
+        number = torch.float32 if max(node_weights) < 1 << 24 else torch.float64
+        self.nodes = torch.arange(len(contexts), device=device)
+        self.holds = torch.zeros((len(contexts), len(ids)), dtype=torch.bool, device=device)
+        self.holds[torch.tensor(pairs, dtype=torch.int64, device=device).reshape(-1, 2).unbind(1)] = True
+        self.block_weights = torch.tensor([weight[block] for block in ids], dtype=number, device=device)
+        self.node_weights = torch.tensor(node_weights, device=device)
+        self.shared = torch.empty((len(contexts), len(contexts)), dtype=number, device=device)
+        for tile in _tiles(self.nodes, _TILE):
+            self.shared[tile] = self._shared_with_all(tile)
         self.shared.fill_diagonal_(0)
         self._find_all_partners()
 
@@ -135,11 +135,12 @@ class _Overlaps:
     def merge(self) -> None:
         """Let the left node of each reciprocal pair become the intersection, and the right one end."""
         left, right = self._left, self._right
-        self.holds[left] *= self.holds[right]
-        self.holds[right] = 0
-        self.node_weights[left] = (self.holds[left] @ self.block_weights).long()
-        shared = (self.holds[left] * self.block_weights) @ self.holds.T
-        shared[torch.arange(len(left)), left] = 0
+        self.holds[left] &= self.holds[right]
+        self.holds[right] = False
+        shared = self._shared_with_all(left)
+        itself = torch.arange(len(left), device=left.device), left
+        self.node_weights[left] = shared[itself].long()
+        shared[itself] = 0
         self.shared[left] = shared
         self.shared[:, left] = shared.T
         self.shared[right] = 0
@@ -155,6 +156,15 @@ class _Overlaps:
         # Who kept its partner may still like a merged node better: as large an overlap, less given up.
         self._improve_partners(torch.nonzero(self.live & ~stale).flatten(), left)
         self._find_partners(torch.nonzero(self.live & stale).flatten())
+
+    def _shared_with_all(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the overlaps of some rows with all; only the columns of blocks that they hold count."""
+        held = self.holds[rows]
+        shared = torch.zeros((len(rows), len(self.holds)), dtype=self.block_weights.dtype, device=rows.device)
+        for columns in _tiles(torch.nonzero(held.any(0)).flatten(), _COLUMNS):
+            weights = self.block_weights[columns]
+            shared += (held[:, columns] * weights) @ self.holds[:, columns].to(weights.dtype).T
+        return shared
 
     def _drop_ended(self) -> None:
         kept = torch.nonzero(self.live).flatten()
@@ -175,12 +185,12 @@ class _Overlaps:
         self._find_partners(self.rows)
 
     def _find_partners(self, rows: torch.Tensor) -> None:
-        for tile in _tiles(rows):
+        for tile in _tiles(rows, _TILE):
             shared, rank, partner = self._best(tile, self.shared[tile], self.rows)
             self.partner_shared[tile], self.partner_rank[tile], self.partner[tile] = shared, rank, partner
 
     def _improve_partners(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
-        for tile in _tiles(rows):
+        for tile in _tiles(rows, _TILE):
             shared, rank, partner = self._best(tile, self.shared[tile][:, columns], columns)
             before = self.partner_shared[tile]
             better = (shared > before) | (shared == before) & (rank < self.partner_rank[tile])
@@ -201,6 +211,6 @@ class _Overlaps:
         return largest, rank, torch.where(largest > 0, columns[place], -1)
 
 
-def _tiles(rows: torch.Tensor) -> Iterator[torch.Tensor]:
-    for start in range(0, len(rows), _TILE):
-        yield rows[start : start + _TILE]
+def _tiles(indices: torch.Tensor, size: int) -> Iterator[torch.Tensor]:
+    for start in range(0, len(indices), size):
+        yield indices[start : start + size]

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from contextpilot_integrations import ContextIndex
+from contextpilot_integrations.alignment import align_batch
 from contextpilot_integrations.index.clustering import cluster
 
 sequences = st.lists(st.integers(0, 7), unique=True, max_size=6)
@@ -67,6 +68,15 @@ def test_clustering_keeps_every_context_and_only_what_is_shared(contexts):
             seen.extend(node.members)
             assert all(set(contexts[place]) == set(node.blocks) for place in node.members)
     assert sorted(seen) == [place for place, context in enumerate(contexts) if context]
+
+
+@given(st.lists(sequences, max_size=14), st.lists(sequences, max_size=4), st.integers(1, 6))
+def test_a_batch_in_whatever_windows_loses_nothing(contexts, cached, window):
+    index = ContextIndex()
+    for sequence in cached:
+        index.insert(sequence)
+    orders = align_batch(contexts, dict.fromkeys(range(8), 1), index.search, window=window)
+    assert [sorted(order) for order in orders] == [sorted(context) for context in contexts]
 
 
 class IndexMachine(RuleBasedStateMachine):

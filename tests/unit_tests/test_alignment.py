@@ -12,12 +12,12 @@ def aligned(context, cached=(), recent=()):
     return align(context, [1] * len(context), index.search(context), contexts)
 
 
-def batch(contexts, cached=(), weights=None):
+def batch(contexts, cached=(), weights=None, **settings):
     index = ContextIndex()
     for sequence in cached:
         index.insert(sequence)
     weights = weights or {block: 1 for context in contexts for block in context}
-    return align_batch(contexts, weights, index.search)
+    return align_batch(contexts, weights, index.search, **settings)
 
 
 def test_the_cached_sequence_then_the_rest_in_order_of_relevance():
@@ -58,3 +58,14 @@ def test_a_cluster_is_kept_where_the_cache_is_worth_less():
 def test_an_empty_batch_and_empty_contexts():
     assert batch([]) == []
     assert batch([[], [1], []]) == [[], [1], []]
+
+
+def test_a_large_batch_is_cut_into_windows_of_like_contexts_attached_to_one_another():
+    contexts = [[2, 1, 3], [8, 7, 9], [1, 2, 4], [7, 8, 6], [5, 2, 1], [0, 8, 7]]
+    assert batch(contexts, window=2) == [[2, 1, 3], [8, 7, 9], [2, 1, 4], [8, 7, 6], [2, 1, 5], [8, 7, 0]]
+
+
+def test_in_windows_too_the_cache_comes_first():
+    contexts = [[2, 1, 3], [8, 7, 9], [1, 2, 4], [7, 8, 6]]
+    orders = batch(contexts, cached=[[1, 2], [7, 8]], window=2)
+    assert orders == [[1, 2, 3], [7, 8, 9], [1, 2, 4], [7, 8, 6]]
