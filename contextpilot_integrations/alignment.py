@@ -12,7 +12,7 @@ from contextpilot_integrations.index.clustering import ClusterNode, cluster
 from contextpilot_integrations.index.recent import RecentContexts
 from contextpilot_integrations.index.tree import ContextIndex, Match
 
-__all__ = ["align", "align_batch"]
+__all__ = ["align", "align_batch", "align_within"]
 
 _WINDOW = 4096
 
@@ -27,6 +27,7 @@ def align(
     weights: Sequence[int],
     match: Match,
     recent: RecentContexts,
+    max_displacement: int | None = None,
 ) -> list[Hashable]:
     """Align one request: the cached sequence, then the rest.
 
@@ -40,6 +41,8 @@ def align(
         weights: The tokens of each.
         match: What the index found for it.
         recent: The contexts that came before.
+        max_displacement: How far a block may end up from its place in ``context``; ``match`` was searched
+            under the same limit. None: anywhere.
 
     Returns:
         A permutation of ``context``.
@@ -47,7 +50,52 @@ def align(
     cached = frozenset(match.blocks)
     rest = [(block, weight) for block, weight in zip(context, weights, strict=True) if block not in cached]
     blocks = [block for block, _ in rest]
-    return [*match.blocks, *_ahead(recent.most_similar(blocks, [weight for _, weight in rest]), blocks)]
+    similar = recent.most_similar(blocks, [weight for _, weight in rest])
+    return _displaced_at_most(max_displacement, [*match.blocks, *_ahead(similar, blocks)], context)
+
+
+def align_within(
+    limit: int | None,
+    order: list[Hashable],
+    context: Sequence[Hashable],
+    search: Callable[[Sequence[Hashable], int | None], Match],
+) -> list[Hashable]:
+    """Bring an order that a batch made within the limit on displacement.
+
+    Where it moves a block too far, the request is attached to the best cached sequence that does not,
+    and the rest follows the batch's order as far as the limit lets it.
+
+    Args:
+        limit: The places that a block may move. None: any number, so the order stays.
+        order: A permutation of the context.
+        context: The request's block ids, best first.
+        search: `ContextIndex.search`.
+    """
+    if limit is None or _displaced_at_most(limit, order, context) == order:
+        return order
+    return _displaced_at_most(limit, _extended(search(context, limit).blocks, order), context)
+
+
+def _displaced_at_most(
+    limit: int | None, order: list[Hashable], context: Sequence[Hashable]
+) -> list[Hashable]:
+    """Follow an order as far as no block ends up too far from its place in the context.
+
+    Place by place, the first block of the order that may stand so early is taken, unless the best-ranked
+    block still waiting can wait no longer. No two wait until the same place, so none is left behind.
+    """
+    if limit is None:
+        return order
+    ranks = {block: rank for rank, block in enumerate(context)}
+    waiting, preferred, result = list(context), list(order), []
+    for place in range(len(order)):
+        block = waiting[0]
+        if ranks[block] + limit > place:
+            block = next(block for block in preferred if ranks[block] - limit <= place)
+        waiting.remove(block)
+        preferred.remove(block)
+        result.append(block)
+    return result
 
 
 def align_batch(

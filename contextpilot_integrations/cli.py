@@ -63,6 +63,9 @@ def align(
     capacity: Annotated[
         str | None, typer.Option(metavar="N|N%", help="What the index keeps: blocks, or a share of all read.")
     ] = None,
+    max_displacement: Annotated[
+        int | None, typer.Option(metavar="N", help="How many places a block may end up away from its rank.")
+    ] = None,
 ) -> None:
     """Plan each request of a trace, and write the plan in execution order.
 
@@ -72,7 +75,11 @@ def align(
     with _bad_input():
         before = [] if warm is None else read_trace(warm, blocks)
         requests = read_trace(trace, blocks)
-        pilot = ContextPilot(capacity=_index_capacity(capacity, [*before, *requests]), on_error="raise")
+        pilot = ContextPilot(
+            capacity=_index_capacity(capacity, [*before, *requests]),
+            max_displacement=max_displacement,
+            on_error="raise",
+        )
         for request in before:
             pilot.prepare(request.blocks)
         if mode is Mode.offline:
@@ -167,10 +174,12 @@ def _index_capacity(capacity: str | None, requests: list[TraceRequest]) -> int |
     """Return the index's capacity, in tokens where the blocks have texts."""
     blocks = [block for request in requests for block in request.blocks]
     count = parse_capacity(capacity, len(blocks))
-    if count is None:
+    if count is None or not blocks:
         return None
+    if count < 1:
+        raise ValueError(f"--capacity {capacity} is 0 blocks; the index needs room for 1 at least")
     tokens = sum(estimate_tokens(block.text) if block.text else 1 for block in blocks)
-    return max(1, count * tokens // max(1, len(blocks)))
+    return max(1, count * tokens // len(blocks))
 
 
 def _plan_line(request: TraceRequest, position: int, plan: Plan) -> PlanLine:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from contextpilot_integrations.alignment import align, align_batch
+from contextpilot_integrations.alignment import align, align_batch, align_within
 from contextpilot_integrations.annotation import ORDER_TEMPLATE, check_order_template
 from contextpilot_integrations.block import ContextBlock
 from contextpilot_integrations.index.recent import RecentContexts
@@ -48,6 +48,8 @@ class ContextPilot:
         token_counter: Counts the tokens of a block's text. None: `estimate_tokens`. A block without
             text weighs 1.
         order_template: The order annotation's wording; "{order}" is where the blocks are named.
+        max_displacement: How many places a block may end up away from its rank, for models that lean on
+            the order more than on the annotation; 0 keeps every order. None: any number.
         device: Where batches are clustered: "cpu", "cuda", "cuda:1".
         on_error: What happens when planning fails. "warn" sends the request as it was given, logs a
             warning and counts it; "ignore" does not log; "raise" raises.
@@ -63,12 +65,15 @@ class ContextPilot:
         capacity: int | None = 1_000_000,
         token_counter: TokenCounter | None = None,
         order_template: str = ORDER_TEMPLATE,
+        max_displacement: int | None = None,
         device: str = "cpu",
         on_error: OnError = "warn",
         max_namespaces: int = 64,
     ) -> None:
         if max_namespaces < 1:
             raise ValueError(f"max_namespaces must be at least 1, got {max_namespaces}")
+        if max_displacement is not None and max_displacement < 0:
+            raise ValueError(f"max_displacement must be at least 0, got {max_displacement}")
         if on_error not in ("warn", "ignore", "raise"):
             raise ValueError(f'on_error must be "warn", "ignore" or "raise", got {on_error!r}')
         ContextIndex(capacity=capacity)  # Its complaint about a bad capacity belongs here, not later.
@@ -76,6 +81,7 @@ class ContextPilot:
             "capacity": capacity,
             "token_counter": token_counter,
             "order_template": check_order_template(order_template),
+            "max_displacement": max_displacement,
             "device": _checked_device(device),
             "on_error": on_error,
             "max_namespaces": max_namespaces,
@@ -83,6 +89,7 @@ class ContextPilot:
         self._capacity = capacity
         self._count = token_counter or estimate_tokens
         self._order_template = order_template
+        self._max_displacement = max_displacement
         self._device = device
         self._on_error = on_error
         self._max_namespaces = max_namespaces
@@ -130,9 +137,9 @@ class ContextPilot:
             state = self._state(namespace)
             with state.lock:
                 if not request.ambiguous:
-                    request.order = align(
-                        request.context, request.weights, state.index.search(request.context), state.recent
-                    )
+                    limit = self._max_displacement
+                    match = state.index.search(request.context, limit)
+                    request.order = align(request.context, request.weights, match, state.recent, limit)
                 inserted = state.record(request)
                 path = inserted.node.path
             plan = request.plan(self._order_template, namespace, inserted, path)
@@ -255,8 +262,13 @@ class ContextPilot:
         execution = schedule([node.path for node in nodes])
         inserted: dict[int, tuple[Insertion, tuple[int, ...]]] = {}
         for place in execution:
+            request = requests[place]
             with state.lock:
-                insertion = state.record(requests[place])
+                if not request.ambiguous:
+                    request.order = align_within(
+                        self._max_displacement, request.order, request.context, state.index.search
+                    )
+                insertion = state.record(request)
                 inserted[place] = insertion, insertion.node.path
         plans = []
         for place, request in enumerate(requests):

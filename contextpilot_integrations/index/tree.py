@@ -176,40 +176,55 @@ class ContextIndex:
             yield node
             stack.extend(reversed(node.children.values()))
 
-    def search(self, context: Sequence[Hashable]) -> Match:
+    def search(self, context: Sequence[Hashable], max_displacement: int | None = None) -> Match:
         """Find the cached sequence worth most among all whose blocks lie in the request.
 
         A node is entered, and an edge of several blocks followed partly, only while its next block is in
         the request. Of equal worth, the lowest child position wins.
 
         Args:
-            context: The request's block ids.
+            context: The request's block ids, best first, each once.
+            max_displacement: How far any block may end up from its place in ``context``, those behind the
+                cached sequence included, which keep their order. None: anywhere.
         """
-        wanted = frozenset(context)
+        ranks = {block: rank for rank, block in enumerate(context)}
         best, best_weight, best_depth = self.root, 0, 0
-        stack = [(self.root, 0, 0, True)]
+        # Per entry: a node, the weight and depth reached in it, whether its edge was followed to the end,
+        # and, where displacement is limited, the ranks placed so far as bits.
+        stack = [(self.root, 0, 0, True, 0)]
         visits = self.max_visits
         while stack and visits:
             visits -= 1
-            node, weight, depth, whole = stack.pop()
+            node, weight, depth, whole, placed = stack.pop()
             if weight > best_weight:
                 best, best_weight, best_depth = node, weight, depth
             if not whole:
                 continue
             first = node.by_first_block
-            if len(first) <= len(wanted):
-                entered = [child for block, child in first.items() if block in wanted]
+            if len(first) <= len(ranks):
+                entered = [child for block, child in first.items() if block in ranks]
             else:
-                entered = [first[block] for block in wanted if block in first]
+                entered = [first[block] for block in ranks if block in first]
             entered.sort(key=_position, reverse=True)
             for child in entered:
-                child_weight, followed = weight, 0
+                child_weight, child_depth, child_placed = weight, depth, placed
                 for block, block_weight in zip(child.blocks, child.weights, strict=True):
-                    if block not in wanted:
+                    rank = ranks.get(block)
+                    if rank is None:
                         break
+                    if max_displacement is not None:
+                        child_placed |= 1 << rank
+                        # The best-ranked block not placed yet comes after this one at the earliest.
+                        waiting = (~child_placed & (child_placed + 1)).bit_length() - 1
+                        if max(abs(child_depth - rank), child_depth + 1 - waiting) > max_displacement:
+                            break
                     child_weight += block_weight
-                    followed += 1
-                stack.append((child, child_weight, depth + followed, followed == len(child.blocks)))
+                    child_depth += 1
+                followed = child_depth - depth
+                if followed:
+                    stack.append(
+                        (child, child_weight, child_depth, followed == len(child.blocks), child_placed)
+                    )
         return Match(tuple(islice(best.sequence, best_depth)), best_weight, best)
 
     def insert(

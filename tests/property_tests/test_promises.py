@@ -51,6 +51,16 @@ def test_nothing_is_lost_in_a_batch_on_a_warm_index(before, requests, capacity):
         index.check_integrity()
 
 
+@given(contexts, contexts, st.integers(0, 8))
+def test_no_block_moves_further_than_allowed(requests, batch, limit):
+    pilot = ContextPilot(max_displacement=limit, on_error="raise")
+    plans = [pilot.prepare(context) for context in requests]
+    for plan, context in zip([*plans, *pilot.prepare_batch(batch).plans], [*requests, *batch], strict=True):
+        check_plan(plan, context)
+        for place, rank in enumerate(sorted(plan.ranks)):
+            assert abs(plan.ranks.index(rank) - place) <= limit
+
+
 @given(contexts)
 def test_inputs_stay_untouched(requests):
     before = copy.deepcopy(requests)

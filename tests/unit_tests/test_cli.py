@@ -79,7 +79,13 @@ class TestAlign:
 
     def test_a_dash_is_standard_input_and_output(self, trace):
         result = run("align", "-", "-o", "-", stdin=trace.read_text())
-        assert [json.loads(line)["position"] for line in result.stdout.splitlines()] == [0, 2, 4, 1, 3]
+        assert [json.loads(line)["position"] for line in result.stdout.splitlines()] == [3, 0, 2, 4, 1]
+
+    @pytest.mark.parametrize("capacity", ["10%", "5"])
+    def test_an_empty_trace_is_an_empty_plan(self, tmp_path, capacity):
+        (tmp_path / "empty.jsonl").write_text("")
+        result = run("align", tmp_path / "empty.jsonl", "--capacity", capacity, "-o", "-")
+        assert (result.exit_code, result.stdout) == (0, "")
 
 
 class TestSimulate:
@@ -120,7 +126,9 @@ def test_analyze(trace):
         (["analyze", "BAD"], "bad.jsonl:2"),
         (["align", "TRACE", "-o", "missing/plan.jsonl"], "missing/plan.jsonl"),
         (["align", "TRACE", "-o", "-", "--capacity", "many"], "capacity must be"),
-        (["align", "TRACE", "-o", "-", "--capacity", "0"], "capacity must be"),
+        (["align", "TRACE", "-o", "-", "--capacity", "0"], "--capacity 0 is 0 blocks"),
+        (["align", "TRACE", "-o", "-", "--capacity", "1%"], "--capacity 1% is 0 blocks"),
+        (["align", "TRACE", "-o", "-", "--max-displacement", "-1"], "max_displacement must be at least 0"),
         (["simulate", "TRACE", "--unit", "tokens"], "--unit tokens needs --blocks"),
         (["demo", "--model", "m"], "--base-url and --model go together"),
     ],

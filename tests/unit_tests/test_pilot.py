@@ -117,6 +117,29 @@ class TestBatch:
             index.check_integrity()
 
 
+class TestMaxDisplacement:
+    def test_a_block_moves_no_further_than_allowed(self):
+        orders = []
+        for limit in (0, 1, 2, None):
+            pilot = ContextPilot(max_displacement=limit)
+            pilot.prepare(blocks(4, 3))
+            orders.append(pilot.prepare(blocks(1, 2, 3, 4)).block_ids)
+        assert orders == [(1, 2, 3, 4), (1, 3, 2, 4), (3, 4, 1, 2), (4, 3, 1, 2)]
+
+    def test_the_best_cached_sequence_within_the_limit_is_taken(self):
+        for limit, cached, order in ((None, 3, (5, 1, 2, 3, 4)), (2, 2, (2, 1, 5, 3, 4))):
+            pilot = ContextPilot(max_displacement=limit)
+            pilot.prepare(blocks(5, 1, 2))
+            pilot.prepare(blocks(2, 1))
+            plan = pilot.prepare(blocks(1, 2, 3, 4, 5))
+            assert (plan.expected_cached_blocks, plan.block_ids) == (cached, order)
+
+    def test_none_moves_at_zero_in_a_batch_either(self):
+        contexts = [blocks(1, 2, 3), blocks(3, 2, 1), blocks(2, 3)]
+        batch = ContextPilot(max_displacement=0).prepare_batch(contexts)
+        assert [list(plan.blocks) for plan in batch.plans] == contexts
+
+
 class TestEviction:
     def test_what_the_engine_evicted_is_not_expected(self):
         pilot = ContextPilot()
@@ -173,6 +196,7 @@ class TestSettings:
         ("settings", "message"),
         [
             ({"capacity": 0}, "capacity must be at least 1"),
+            ({"max_displacement": -1}, "max_displacement must be at least 0"),
             ({"max_namespaces": 0}, "max_namespaces must be at least 1"),
             ({"on_error": "explode"}, 'on_error must be "warn", "ignore" or "raise"'),
             ({"device": "gpu9"}, "unknown device 'gpu9'"),
