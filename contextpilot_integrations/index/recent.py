@@ -9,7 +9,7 @@ from itertools import islice
 __all__ = ["RecentContexts"]
 
 _CONTEXTS = 1024
-_LOOKED_AT = 32
+_LOOKED_AT = 16
 
 
 class RecentContexts:
@@ -37,14 +37,17 @@ class RecentContexts:
     def most_similar(self, blocks: Sequence[Hashable], weights: Sequence[int]) -> frozenset[Hashable]:
         """Return the context that shares most tokens with these blocks; of equal ones, the latest.
 
-        Only the last 32 holders of each block are looked at, which bounds the work. Empty where no
+        Only the last 16 holders of each block are looked at, which bounds the work. Empty where no
         context shares a block.
         """
         shared: dict[int, int] = {}
         for block, weight in zip(blocks, weights, strict=True):
-            for number in islice(reversed(self._holders.get(block, ())), _LOOKED_AT):
-                shared[number] = shared.get(number, 0) + weight
+            holders = self._holders.get(block)
+            if holders is not None:
+                for number in islice(reversed(holders), _LOOKED_AT):
+                    shared[number] = shared.get(number, 0) + weight
         if not shared:
             return frozenset()
-        _, number = max((weight, number) for number, weight in shared.items())
+        most = max(shared.values())
+        number = max(number for number, weight in shared.items() if weight == most)
         return self._contexts[number - self._oldest]
