@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from typing import TypeAlias
 
 import torch
 from tqdm import tqdm
@@ -14,12 +15,9 @@ from contextpilot_integrations.index.tree import ContextIndex, Match
 
 __all__ = ["align", "align_batch", "align_within"]
 
+MostSimilar: TypeAlias = Callable[[Sequence[Hashable], Sequence[int]], Collection[Hashable]]
+
 _WINDOW = 4096
-
-
-def _ahead(first: Collection[Hashable], context: Sequence[Hashable]) -> list[Hashable]:
-    """Return the context with the given blocks put ahead, both parts in the context's own order."""
-    return [block for block in context if block in first] + [block for block in context if block not in first]
 
 
 def align(
@@ -47,11 +45,9 @@ def align(
     Returns:
         A permutation of ``context``.
     """
-    cached = frozenset(match.blocks)
-    rest = [(block, weight) for block, weight in zip(context, weights, strict=True) if block not in cached]
-    blocks = [block for block, _ in rest]
-    similar = recent.most_similar(blocks, [weight for _, weight in rest])
-    return _displaced_at_most(max_displacement, [*match.blocks, *_ahead(similar, blocks)], context)
+    weight = dict(zip(context, weights, strict=True))
+    order = _extended(match.blocks, context, weight, recent.most_similar)
+    return _displaced_at_most(max_displacement, order, context)
 
 
 def align_within(
@@ -73,7 +69,9 @@ def align_within(
     """
     if limit is None or _displaced_at_most(limit, order, context) == order:
         return order
-    return _displaced_at_most(limit, _extended(search(context, limit).blocks, order), context)
+    cached = search(context, limit).blocks
+    rest = [block for block in order if block not in frozenset(cached)]
+    return _displaced_at_most(limit, [*cached, *rest], context)
 
 
 def _displaced_at_most(
@@ -103,6 +101,7 @@ def align_batch(
     weights: Mapping[Hashable, int],
     search: Callable[[Sequence[Hashable]], Match],
     *,
+    most_similar: MostSimilar = lambda blocks, weights: frozenset(),
     device: torch.device | str = "cpu",
     show_progress: bool = False,
     window: int = _WINDOW,
@@ -124,6 +123,8 @@ def align_batch(
         contexts: N contexts of block ids, best first, each block once.
         weights: The tokens of each block.
         search: `ContextIndex.search`, under whatever lock the index needs.
+        most_similar: `RecentContexts.most_similar`, under the same lock: what no cluster shares is ordered
+            as in `align`.
         device: Where the clustering runs.
         show_progress: Whether to show a progress bar, on a terminal only.
         window: How many contexts are clustered together at most.
@@ -142,7 +143,7 @@ def align_batch(
     with tqdm(total=len(contexts), leave=False, disable=None if show_progress else True) as bar:
         for places in windows:
             for root in cluster([contexts[p] for p in places], weights, device=device, on_merged=bar.update):
-                _place(_attach(root, weights, best), places, orders)
+                _place(_attach(root, weights, best), places, orders, weights, most_similar)
             if places is not windows[-1]:
                 for place in places:
                     planned.insert(orders[place], [weights[block] for block in orders[place]])
@@ -197,7 +198,13 @@ def _attach(
     return done[id(root)]
 
 
-def _place(root: _Attached, places: Sequence[int], orders: list[list[Hashable]]) -> None:
+def _place(
+    root: _Attached,
+    places: Sequence[int],
+    orders: list[list[Hashable]],
+    weights: Mapping[Hashable, int],
+    most_similar: MostSimilar,
+) -> None:
     """Give each context of a window its order; the leaves number them within the window."""
     stack: list[tuple[_Attached, Sequence[Hashable] | None]] = [(root, None)]
     while stack:
@@ -205,13 +212,21 @@ def _place(root: _Attached, places: Sequence[int], orders: list[list[Hashable]])
         if prefix is None and attached.dissolved:
             stack.extend((child, None) for child in attached.children)
             continue
-        sequence = _extended(attached.match.blocks if prefix is None else prefix, attached.node.blocks)
+        start = attached.match.blocks if prefix is None else prefix
+        sequence = _extended(start, attached.node.blocks, weights, most_similar)
         for member in attached.node.members:
             orders[places[member]] = sequence
         stack.extend((child, sequence) for child in attached.children)
 
 
-def _extended(prefix: Sequence[Hashable], blocks: Sequence[Hashable]) -> list[Hashable]:
-    """Return the prefix, then the other blocks in their own order."""
+def _extended(
+    prefix: Sequence[Hashable],
+    blocks: Sequence[Hashable],
+    weights: Mapping[Hashable, int],
+    most_similar: MostSimilar,
+) -> list[Hashable]:
+    """Return the prefix, then of the other blocks those that the most similar context held, then the rest."""
     held = frozenset(prefix)
-    return [*prefix, *(block for block in blocks if block not in held)]
+    rest = [block for block in blocks if block not in held]
+    similar = most_similar(rest, [weights[block] for block in rest])
+    return [*prefix, *sorted(rest, key=lambda block: block not in similar)]

