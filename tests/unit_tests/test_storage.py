@@ -120,6 +120,7 @@ class TestFile:
     def test_only_its_owner_may_read_it(self, path):
         save_index(small_index(), path)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert os.listdir(path.parent) == [path.name]
 
     def test_equal_indexes_make_equal_columns(self, tmp_path):
         pilots = ContextPilot(), ContextPilot()
@@ -250,6 +251,21 @@ def test_the_header_cannot_make_it_allocate(path):
     path.write_bytes(len(header).to_bytes(8, "little") + header + data[8 + size :])
     with pytest.raises(ValueError, match="no whole safetensors file"):
         load_index(path)
+
+
+def test_damage_that_leaves_a_sound_index_is_noticed(path):
+    save_index(small_index(), path)
+    rewritten(path, forged(node_accesses={0: 9}))
+    assert load_index(path).root.accesses == 9
+    before = take_snapshot(small_index())
+    save_index(small_index(), path)
+    with safe_open(path, "pt") as file:
+        digest = file.metadata()["digest"]
+    rewritten(path, forged(node_accesses={0: 9}), digest=digest)
+    with pytest.raises(ValueError, match="its digest does not fit, so it is damaged"):
+        load_index(path)
+    rewritten(path, forged(node_accesses={0: before.nodes[0].accesses}), digest=digest)
+    assert take_snapshot(load_index(path)) == before
 
 
 def test_versions(path):
