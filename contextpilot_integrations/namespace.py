@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
 __all__ = ["Namespace", "PreambleWatch"]
 
 logger = logging.getLogger(__name__)
+
+_DIGEST = re.compile(r"([0-9a-f]{32})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,27 @@ class Namespace:
         if self.preamble:
             digest = hashlib.blake2b(self.preamble.encode("utf-8", "surrogatepass"), digest_size=16)
             object.__setattr__(self, "preamble_digest", digest.hexdigest())
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What namespaces are compared by: endpoint, model, tenant and the preamble's digest."""
+        return self.endpoint, self.model, self.tenant, self.preamble_digest
+
+    @classmethod
+    def from_key(cls, key: object) -> Namespace:
+        """Make a namespace equal to the one that had this key; the preamble's text is not known.
+
+        Raises:
+            ValueError: If it is no key.
+        """
+        if not (isinstance(key, tuple) and len(key) == 4 and all(isinstance(part, str) for part in key)):
+            raise ValueError("a namespace's key must be a tuple of four str")
+        *names, digest = key
+        if not _DIGEST.fullmatch(digest):
+            raise ValueError("a preamble's digest must be 32 hex digits, or empty")
+        namespace = cls(*names)
+        object.__setattr__(namespace, "preamble_digest", digest)
+        return namespace
 
 
 class PreambleWatch:

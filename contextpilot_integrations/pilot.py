@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,13 @@ from contextpilot_integrations.alignment import align, align_batch, align_within
 from contextpilot_integrations.annotation import ORDER_TEMPLATE, check_order_template
 from contextpilot_integrations.block import ContextBlock
 from contextpilot_integrations.index.recent import RecentContexts
+from contextpilot_integrations.index.snapshot import (
+    Snapshot,
+    restored_index,
+    restored_recent,
+    take_snapshot,
+)
+from contextpilot_integrations.index.storage import read_snapshots, refusing, write_snapshots
 from contextpilot_integrations.index.tree import ContextIndex, Insertion, Match
 from contextpilot_integrations.namespace import Namespace, PreambleWatch
 from contextpilot_integrations.plan import BatchPlan, Outcome, Plan
@@ -228,6 +236,52 @@ class ContextPilot:
         with self._lock:
             self._states.clear()
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save what is cached, for `load` after a restart: the same requests then give the same plans.
+
+        The file holds digests of blocks and preambles, no text; endpoints, models, tenants and request ids
+        as they are; and none of the pilot's settings. It appears whole or not at all, and requests are
+        planned meanwhile.
+
+        Args:
+            path: The file, replaced if it is there. Only its owner may read it.
+
+        Raises:
+            TypeError: If a request id is anything but str, int, bytes, None or a tuple of these.
+            ValueError: If a block weighs more tokens than 64 bits hold, or a request id nests tuples
+                deeper than 64 levels.
+            OSError: If the file cannot be written.
+        """
+        with self._lock:
+            states = [*self._states.items()]
+        snapshots = []
+        for namespace, state in states:
+            with state.lock:
+                snapshots.append(take_snapshot(state.index, state.recent, namespace.key))
+        write_snapshots(path, snapshots)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Load what another pilot saved, instead of what is cached here.
+
+        What is beyond this pilot's capacity or number of namespaces is dropped as always. Expected are
+        the same token counter and an engine that still has its cache.
+
+        Raises:
+            ValueError: If the file is damaged, of a newer version or of another kind; nothing changes then.
+            OSError: If the file cannot be read; nothing changes then.
+        """
+        with refusing(path):
+            # The least recently used namespace stands first.
+            snapshots = read_snapshots(path)[-self._max_namespaces :]
+            states = OrderedDict(
+                (Namespace.from_key(snapshot.owner), _State(self._capacity, snapshot))
+                for snapshot in snapshots
+            )
+            if len(states) != len(snapshots):
+                raise ValueError("a namespace occurs twice")
+        with self._lock:
+            self._states = states
+
     @contextmanager
     def index(self, namespace: Namespace = Namespace()) -> Iterator[ContextIndex]:
         """Lend the namespace's index, under its lock: requests of the namespace wait meanwhile."""
@@ -328,10 +382,14 @@ class ContextPilot:
 class _State:
     """What one namespace remembers, and the lock around it."""
 
-    def __init__(self, capacity: int | None) -> None:
+    def __init__(self, capacity: int | None, saved: Snapshot | None = None) -> None:
         self.lock = Lock()
-        self.index = ContextIndex(capacity=capacity)
-        self.recent = RecentContexts()
+        if saved is None:
+            self.index = ContextIndex(capacity=capacity)
+            self.recent = RecentContexts()
+        else:
+            self.index = restored_index(saved, capacity=capacity)
+            self.recent = restored_recent(saved)
 
     def search(self, context: Sequence[Hashable]) -> Match:
         with self.lock:

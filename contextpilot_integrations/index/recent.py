@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import islice
 
 __all__ = ["RecentContexts"]
@@ -19,6 +19,10 @@ class RecentContexts:
         self._oldest = 0
         self._contexts: deque[frozenset[Hashable]] = deque()
         self._holders: dict[Hashable, deque[int]] = {}
+
+    def __iter__(self) -> Iterator[frozenset[Hashable]]:
+        """Iterate over the contexts, oldest first."""
+        return iter(self._contexts)
 
     def add(self, context: Sequence[Hashable]) -> None:
         """Remember a context's block ids; the oldest context is forgotten where there are too many."""

@@ -164,6 +164,13 @@ class ContextIndex:
         """Return the number of nodes without the root."""
         return len(self._recency)
 
+    def __str__(self) -> str:
+        """Draw the tree, its first 100 nodes (see `rendering.render`)."""
+        # Drawing is for people at a prompt, so the module is loaded only there.
+        from contextpilot_integrations.index.rendering import render
+
+        return render(self)
+
     def __contains__(self, node: Node) -> bool:
         """Tell whether a node has not been evicted."""
         return node is self.root or node in self._recency
