@@ -76,6 +76,11 @@ class TestIndex:
         assert decode_all(encode(id)) == [id]
         with pytest.raises(ValueError, match="deeper than 64 levels"):
             encode((id,))
+        nested = b""
+        for _ in range(65):
+            nested = b"t" + len(nested).to_bytes(8, "little") + nested
+        with pytest.raises(ValueError, match="an id of unknown kind"):
+            decode_all(nested)
 
     def test_a_weight_of_more_than_64_bits_is_refused(self, path):
         index = ContextIndex()
@@ -123,10 +128,12 @@ class TestFile:
         assert os.listdir(path.parent) == [path.name]
 
     def test_equal_indexes_make_equal_columns(self, tmp_path):
-        pilots = ContextPilot(), ContextPilot()
-        for number, pilot in enumerate(pilots):
-            pilot.prepare(blocks(*"abcdefgh"))
-            pilot.save(tmp_path / str(number))
+        rows = take_snapshot(ContextIndex()).nodes
+        # Two equal sets, which Python iterates over in different orders.
+        contexts = frozenset([0, 8]), frozenset([8, 0])
+        assert [*contexts[0]] != [*contexts[1]]
+        for number, context in enumerate(contexts):
+            write_snapshots(tmp_path / str(number), [Snapshot(None, rows, [], [context])])
         left, right = (load_file(tmp_path / name) for name in "01")
         assert all(torch.equal(left[name], right[name]) for name in left)
 
@@ -286,6 +293,13 @@ class TestPilot:
         request = blocks(4, 8, 1, 2)
         assert restarted.prepare(request) == pilot.prepare(request)
         assert restarted.evict("r")
+
+    def test_what_was_cached_before_loading_is_gone(self, path):
+        ContextPilot().save(path)
+        pilot = ContextPilot()
+        pilot.prepare(blocks(1))
+        pilot.load(path)
+        assert pilot.prepare(blocks(1)).expected_cached_blocks == 0
 
     def test_namespaces_come_back_in_their_order_of_use(self, path):
         pilot = ContextPilot()
