@@ -17,19 +17,16 @@ import torch
 from contextpilot_integrations.alignment import align, align_batch, align_within
 from contextpilot_integrations.annotation import ORDER_TEMPLATE, check_order_template
 from contextpilot_integrations.block import ContextBlock
-from contextpilot_integrations.index.recent import RecentContexts
 from contextpilot_integrations.index.snapshot import (
-    Snapshot,
-    restored_index,
-    restored_recent,
     take_snapshot,
 )
 from contextpilot_integrations.index.storage import read_snapshots, refusing, write_snapshots
-from contextpilot_integrations.index.tree import ContextIndex, Insertion, Match
+from contextpilot_integrations.index.tree import ContextIndex, Insertion
 from contextpilot_integrations.namespace import Namespace, PreambleWatch
 from contextpilot_integrations.plan import BatchPlan, Outcome, Plan
 from contextpilot_integrations.request import Request
 from contextpilot_integrations.scheduling import schedule
+from contextpilot_integrations.state import State
 
 __all__ = ["ContextPilot", "OnError", "TokenCounter", "estimate_tokens"]
 
@@ -103,7 +100,7 @@ class ContextPilot:
         self._max_namespaces = max_namespaces
         self._weight = lru_cache(maxsize=8192)(self._weigh)
         self._lock = Lock()
-        self._states: OrderedDict[Namespace, _State] = OrderedDict()
+        self._states: OrderedDict[Namespace, State] = OrderedDict()
         self._preambles = PreambleWatch(max_namespaces)
         self._outcomes: Counter[Outcome] = Counter()
 
@@ -274,7 +271,7 @@ class ContextPilot:
             # The least recently used namespace stands first.
             snapshots = read_snapshots(path)[-self._max_namespaces :]
             states = OrderedDict(
-                (Namespace.from_key(snapshot.owner), _State(self._capacity, snapshot))
+                (Namespace.from_key(snapshot.owner), State(self._capacity, snapshot))
                 for snapshot in snapshots
             )
             if len(states) != len(snapshots):
@@ -286,7 +283,7 @@ class ContextPilot:
     def index(self, namespace: Namespace = Namespace()) -> Iterator[ContextIndex]:
         """Lend the namespace's index, under its lock: requests of the namespace wait meanwhile."""
         with self._lock:
-            state = self._states.get(namespace) or _State(self._capacity)
+            state = self._states.get(namespace) or State(self._capacity)
         with state.lock:
             yield state.index
 
@@ -337,12 +334,12 @@ class ContextPilot:
             plans.append(request.plan(self._order_template, namespace, insertion, path))
         return BatchPlan(tuple(plans), execution)
 
-    def _state(self, namespace: Namespace) -> _State:
+    def _state(self, namespace: Namespace) -> State:
         with self._lock:
             state = self._states.get(namespace)
             self._preambles.notice(namespace, known=state is not None)
             if state is None:
-                state = self._states[namespace] = _State(self._capacity)
+                state = self._states[namespace] = State(self._capacity)
             self._states.move_to_end(namespace)
             if len(self._states) > self._max_namespaces:
                 self._states.popitem(last=False)
@@ -377,32 +374,6 @@ class ContextPilot:
     def _tally(self, plans: Sequence[Plan]) -> None:
         with self._lock:
             self._outcomes.update(plan.outcome for plan in plans)
-
-
-class _State:
-    """What one namespace remembers, and the lock around it."""
-
-    def __init__(self, capacity: int | None, saved: Snapshot | None = None) -> None:
-        self.lock = Lock()
-        if saved is None:
-            self.index = ContextIndex(capacity=capacity)
-            self.recent = RecentContexts()
-        else:
-            self.index = restored_index(saved, capacity=capacity)
-            self.recent = restored_recent(saved)
-
-    def search(self, context: Sequence[Hashable]) -> Match:
-        with self.lock:
-            return self.index.search(context)
-
-    def most_similar(self, blocks: Sequence[Hashable], weights: Sequence[int]) -> frozenset[Hashable]:
-        with self.lock:
-            return self.recent.most_similar(blocks, weights)
-
-    def record(self, request: Request) -> Insertion:
-        """Take a request as sent. The caller holds the lock."""
-        self.recent.add(request.context)
-        return self.index.insert(request.order, request.order_weights, request.request_id)
 
 
 def _from_settings(settings: dict[str, Any]) -> ContextPilot:

@@ -6,7 +6,8 @@ import reprlib
 from collections.abc import Callable, Hashable
 from itertools import islice
 
-from contextpilot_integrations.index.tree import ContextIndex, Node
+from contextpilot_integrations.index.node import Node
+from contextpilot_integrations.index.tree import ContextIndex
 
 __all__ = ["render"]
 

@@ -7,8 +7,9 @@ from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from contextpilot_integrations.index.node import Node
 from contextpilot_integrations.index.recent import RecentContexts
-from contextpilot_integrations.index.tree import ContextIndex, Node
+from contextpilot_integrations.index.tree import ContextIndex
 
 __all__ = ["NodeRow", "Snapshot", "restored_index", "restored_recent", "take_snapshot"]
 

@@ -13,82 +13,9 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from contextpilot_integrations.index.distance import context_distance
+from contextpilot_integrations.index.node import Node
 
-__all__ = ["ContextIndex", "Insertion", "Match", "Node"]
-
-
-class Node:
-    """A cached prefix.
-
-    Attributes:
-        parent: The node whose sequence this one extends; None for the root.
-        position: Its place among the parent's children, given once and never used again.
-        blocks: The block ids that it adds to the parent's sequence.
-        weights: The tokens of each of them.
-        children: The nodes that extend it, by position.
-        requests: The ids of the requests that end here.
-        anonymous: Whether a request without an id ended here, which no eviction by id can name.
-        accesses: How many requests passed through or ended here.
-        distance: Equation 1 between the two contexts whose meeting made the node; 0 where it was
-            made for one context alone.
-    """
-
-    __slots__ = (
-        "accesses",
-        "anonymous",
-        "blocks",
-        "by_first_block",
-        "children",
-        "distance",
-        "next_position",
-        "parent",
-        "position",
-        "requests",
-        "weights",
-    )
-
-    def __init__(
-        self, parent: Node | None, position: int, blocks: list[Hashable], weights: list[int]
-    ) -> None:
-        self.parent = parent
-        self.position = position
-        self.blocks = blocks
-        self.weights = weights
-        # Positions only grow, so the dict's own order is the order of positions.
-        self.children: dict[int, Node] = {}
-        self.by_first_block: dict[Hashable, Node] = {}
-        self.next_position = 0
-        self.requests: set[Hashable] = set()
-        self.anonymous = False
-        self.accesses = 0
-        self.distance = 0.0
-
-    @property
-    def lineage(self) -> list[Node]:
-        """The nodes from the root down to this one."""
-        nodes = [self]
-        while (parent := nodes[-1].parent) is not None:
-            nodes.append(parent)
-        return nodes[::-1]
-
-    @property
-    def sequence(self) -> tuple[Hashable, ...]:
-        """The block ids from the root to here."""
-        return tuple(chain.from_iterable(node.blocks for node in self.lineage))
-
-    @property
-    def path(self) -> tuple[int, ...]:
-        """The search path: the positions from the root to here; the root's own is empty."""
-        return tuple(node.position for node in self.lineage[1:])
-
-    def __repr__(self) -> str:
-        return f"Node(path={self.path}, blocks={len(self.blocks)}, children={len(self.children)})"
-
-    def _adopt(self, blocks: list[Hashable], weights: list[int]) -> Node:
-        child = Node(self, self.next_position, blocks, weights)
-        self.next_position += 1
-        self.children[child.position] = self.by_first_block[blocks[0]] = child
-        return child
+__all__ = ["ContextIndex", "Insertion", "Match"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +191,7 @@ class ContextIndex:
             cached_weight += sum(node.weights)
         cached_blocks = depth
         if depth < len(sequence):
-            node = node._adopt(list(sequence[depth:]), list(weights[depth:]))
+            node = node.adopt(list(sequence[depth:]), list(weights[depth:]))
             self.total_weight += sum(node.weights)
         self._end_request(node, request_id)
         self._touch(node)
