@@ -22,8 +22,8 @@ def check_order_template(template: str) -> str:
     Raises:
         ValueError: If it has no place for the order.
     """
-    if "{order}" not in template:
-        raise ValueError('order_template must contain "{order}", where the blocks are named')
+    if not isinstance(template, str) or "{order}" not in template:
+        raise ValueError('order_template must be a str that contains "{order}", where the blocks are named')
     return template
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from threading import Lock
@@ -121,7 +121,7 @@ class ContextPilot:
 
     def prepare(
         self,
-        blocks: Sequence[ContextBlock],
+        blocks: Iterable[ContextBlock],
         *,
         namespace: Namespace = Namespace(),
         request_id: Hashable | None = None,
@@ -136,7 +136,7 @@ class ContextPilot:
         Raises:
             TypeError: If ``blocks`` holds anything but context blocks.
         """
-        _check_blocks(blocks)
+        blocks = _checked_blocks(blocks)
         try:
             request = Request(blocks, request_id, self._weight)
             state = self._state(namespace)
@@ -155,7 +155,7 @@ class ContextPilot:
 
     async def aprepare(
         self,
-        blocks: Sequence[ContextBlock],
+        blocks: Iterable[ContextBlock],
         *,
         namespace: Namespace = Namespace(),
         request_id: Hashable | None = None,
@@ -165,7 +165,7 @@ class ContextPilot:
 
     def prepare_batch(
         self,
-        contexts: Sequence[Sequence[ContextBlock]],
+        contexts: Iterable[Iterable[ContextBlock]],
         *,
         namespace: Namespace = Namespace(),
         request_ids: Sequence[Hashable] | None = None,
@@ -189,22 +189,21 @@ class ContextPilot:
             TypeError: If a context holds anything but context blocks.
             ValueError: If ``request_ids`` has another length than ``contexts``.
         """
-        for blocks in contexts:
-            _check_blocks(blocks)
-        ids = [None] * len(contexts) if request_ids is None else list(request_ids)
-        if len(ids) != len(contexts):
-            raise ValueError(f"request_ids has {len(ids)} ids for {len(contexts)} contexts")
+        checked = [_checked_blocks(blocks) for blocks in contexts]
+        ids = [None] * len(checked) if request_ids is None else list(request_ids)
+        if len(ids) != len(checked):
+            raise ValueError(f"request_ids has {len(ids)} ids for {len(checked)} contexts")
         try:
-            batch = self._planned_batch(contexts, ids, namespace, show_progress)
+            batch = self._planned_batch(checked, ids, namespace, show_progress)
         except Exception as error:
-            plans = [self._unplanned(error, b, namespace, i) for b, i in zip(contexts, ids, strict=True)]
+            plans = [self._unplanned(error, b, namespace, i) for b, i in zip(checked, ids, strict=True)]
             batch = BatchPlan(tuple(plans), tuple(range(len(plans))))
         self._tally(batch.plans)
         return batch
 
     async def aprepare_batch(
         self,
-        contexts: Sequence[Sequence[ContextBlock]],
+        contexts: Iterable[Iterable[ContextBlock]],
         *,
         namespace: Namespace = Namespace(),
         request_ids: Sequence[Hashable] | None = None,
@@ -281,7 +280,10 @@ class ContextPilot:
 
     @contextmanager
     def index(self, namespace: Namespace = Namespace()) -> Iterator[ContextIndex]:
-        """Lend the namespace's index, under its lock: requests of the namespace wait meanwhile."""
+        """Lend the namespace's index, under its lock: requests of the namespace wait meanwhile.
+
+        A namespace that had no request yet has an empty one, which is not kept.
+        """
         with self._lock:
             state = self._states.get(namespace) or State(self._capacity)
         with state.lock:
@@ -346,7 +348,7 @@ class ContextPilot:
             return state
 
     def _weigh(self, block: ContextBlock) -> int:
-        return max(1, self._count(block.text)) if block.text else 1
+        return max(1, int(self._count(block.text))) if block.text else 1
 
     def _unplanned(
         self,
@@ -380,10 +382,12 @@ def _from_settings(settings: dict[str, Any]) -> ContextPilot:
     return ContextPilot(**settings)
 
 
-def _check_blocks(blocks: Sequence[ContextBlock]) -> None:
-    for block in blocks:
+def _checked_blocks(blocks: Iterable[ContextBlock]) -> tuple[ContextBlock, ...]:
+    checked = tuple(blocks)
+    for block in checked:
         if not isinstance(block, ContextBlock):
             raise TypeError(f"blocks must be ContextBlock objects, not {type(block).__name__}")
+    return checked
 
 
 def _checked_device(device: str) -> str:

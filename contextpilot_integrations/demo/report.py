@@ -20,9 +20,7 @@ UNKNOWN = "unknown"
 COLOURS = ("#9a9a9a", "#c98a2b", "#1f77b4")
 
 
-def print_report(
-    asked: Sequence[Question], passes: Sequence[Pass], bound: float, server: str, picture: Path
-) -> None:
+def print_report(asked: Sequence[Question], passes: Sequence[Pass], bound: float, server: str) -> None:
     """Print the comparison.
 
     Args:
@@ -30,7 +28,6 @@ def print_report(
         passes: The first one is what the others are compared with.
         bound: The largest hit ratio that any order could reach.
         server: The model and where it runs.
-        picture: Where `draw` put the picture.
     """
     console = Console()
     console.print(
@@ -43,20 +40,24 @@ def print_report(
             "SGLang with --enable-cache-report."
         )
     console.print(_answers(asked, passes))
-    console.print(f"Cumulative cached tokens: {picture}", highlight=False)
     console.print(
         "Next, on your own server: contextpilot demo --base-url http://localhost:8000/v1 --model NAME "
-        "(vLLM: start it with --enable-prompt-tokens-details)",
+        "(vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report)",
         highlight=False,
     )
 
 
-def draw(passes: Sequence[Pass], picture: Path) -> None:
+def draw(passes: Sequence[Pass], picture: Path) -> bool:
     """Draw how many cached tokens each pass had found after each question.
+
+    Returns:
+        Whether there was anything to draw: what the server did not report is not drawn as 0.
 
     Raises:
         OSError: If the file cannot be written.
     """
+    if any(one.cached_tokens is None for one in passes):
+        return False
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for one, colour in zip(passes, COLOURS, strict=True):
@@ -71,6 +72,7 @@ def draw(passes: Sequence[Pass], picture: Path) -> None:
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter("{x:,.0f}")
     figure.savefig(picture, dpi=150)
+    return True
 
 
 def _figures(passes: Sequence[Pass], bound: float) -> Table:

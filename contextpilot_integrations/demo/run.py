@@ -11,6 +11,7 @@ from pathlib import Path
 from langchain_openai import ChatOpenAI
 from openai import OpenAIError
 from pydantic import SecretStr
+from rich.console import Console
 from tqdm import tqdm
 
 from contextpilot_integrations.demo.bm25 import BM25Retriever
@@ -70,11 +71,12 @@ def run_demo(
         )
         try:
             passes, bound = _answered(asked, chat, bar.update)
-        except OpenAIError as error:
+        except (OpenAIError, ValueError) as error:
             raise OSError(f"{base_url}: {error}") from error
     picture = output / "demo.png"
-    draw(passes, picture)
-    print_report(asked, passes, bound, f"{model} at {base_url}", picture)
+    print_report(asked, passes, bound, f"{model} at {base_url}")
+    if draw(passes, picture):
+        Console().print(f"Cumulative cached tokens: {picture}", highlight=False)
     return passes
 
 

@@ -176,7 +176,9 @@ class ContextIndex:
 
         Raises:
             ValueError: If a block occurs twice, or the weights do not fit the sequence.
+            TypeError: If the request id is not hashable.
         """
+        hash(request_id)  # A request id that cannot be kept must fail before anything has changed.
         if len(set(sequence)) != len(sequence):
             raise ValueError("a block id occurs twice in the sequence; collapse duplicates first")
         if weights is None:
@@ -281,7 +283,8 @@ class ContextIndex:
         if request_id is None:
             node.anonymous = True
             return
-        self._forget_request(request_id)
+        if self._request_nodes.get(request_id) is not node:
+            self._forget_request(request_id)
         node.requests.add(request_id)
         self._request_nodes[request_id] = node
         if len(self._request_nodes) > self.max_requests:
@@ -328,10 +331,8 @@ def _position(node: Node) -> int:
 
 
 def _shared_length(blocks: Sequence[Hashable], sequence: Sequence[Hashable], start: int) -> int:
-    length = 0
-    for block, wanted in zip(blocks, islice(sequence, start, None), strict=False):
-        if block != wanted:
-            break
+    length, most = 0, min(len(blocks), len(sequence) - start)
+    while length < most and blocks[length] == sequence[start + length]:
         length += 1
     return length
 

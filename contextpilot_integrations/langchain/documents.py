@@ -63,12 +63,10 @@ class PlanMetadata(TypedDict):
 def to_block(document: Document) -> ContextBlock:
     """Return the context block that a document is.
 
-    Its id is the document's id, else ``metadata["id"]`` where that is a string or an integer, else a
-    digest of the text: never its rank. Nothing of the metadata gets into the prompt.
+    Its id is the document's id, else a digest of the text: never its rank. An id in the metadata is not
+    taken, since chunks often carry their parent's. Nothing of the metadata gets into the prompt.
     """
     identity: BlockId | None = document.id
-    if identity is None and isinstance(document.metadata.get("id"), str | int):
-        identity = document.metadata["id"]
     if identity is None:
         text = document.page_content.encode("utf-8", "surrogatepass")
         identity = hashlib.blake2b(text, digest_size=16).hexdigest()
@@ -151,7 +149,9 @@ def check_documents(documents: object) -> list[Document]:
 
 
 def _with_plan(document: Document, entry: PlanMetadata) -> Document:
-    fields: dict[str, Any] = {name: _copied(value) for name, value in vars(document).items()}
+    fields: dict[str, Any] = {
+        name: _copied(value) for name, value in vars(document).items() if name != "metadata"
+    }
     # Key by key, so that one value that cannot be copied does not leave the whole mapping shared.
     fields["metadata"] = {key: _copied(value) for key, value in document.metadata.items()} | {PLAN_KEY: entry}
     return document.model_copy(update=fields)

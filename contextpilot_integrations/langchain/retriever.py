@@ -7,6 +7,9 @@ from typing import Any
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever, LangSmithRetrieverParams, RetrieverLike
+from langchain_core.runnables import RunnableConfig, ensure_config
+from langchain_core.runnables.config import set_config_context
+from langchain_core.runnables.utils import coro_with_context
 from pydantic import Field
 
 from contextpilot_integrations.langchain.documents import check_documents
@@ -41,18 +44,36 @@ class ContextPilotRetriever(Planning, BaseRetriever):
     retriever: RetrieverLike
     k: int | None = Field(default=None, ge=0)
 
+    def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:
+        """Retrieve and plan; other keyword arguments than ``k`` go to the wrapped retriever."""
+        # What is configured for this call has to reach the wrapped retriever too, not the callbacks alone.
+        with set_config_context(ensure_config(config)) as context:
+            return context.run(super().invoke, input, config, **kwargs)
+
+    async def ainvoke(
+        self, input: str, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> list[Document]:
+        """Retrieve and plan as `invoke` does."""
+        with set_config_context(ensure_config(config)) as context:
+            return await coro_with_context(super().ainvoke(input, config, **kwargs), context)
+
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None, **kwargs: Any
     ) -> list[Document]:
         limit = self._limit(k)
-        found = self.retriever.invoke(query, config={"callbacks": run_manager.get_child()})
+        found = self.retriever.invoke(query, {"callbacks": run_manager.get_child()}, **kwargs)
         return self._aligned(found, limit)
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        k: int | None = None,
+        **kwargs: Any,
     ) -> list[Document]:
         limit = self._limit(k)
-        found = await self.retriever.ainvoke(query, config={"callbacks": run_manager.get_child()})
+        found = await self.retriever.ainvoke(query, {"callbacks": run_manager.get_child()}, **kwargs)
         # Planning takes well under a millisecond, so it runs in the loop.
         return self._aligned(found, limit)
 

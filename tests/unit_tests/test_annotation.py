@@ -13,7 +13,7 @@ def test_the_wording_is_configurable():
 
 
 def test_a_template_without_a_place_for_the_order_is_refused():
-    with pytest.raises(ValueError, match=r'order_template must contain "\{order\}"'):
+    with pytest.raises(ValueError, match=r'order_template must be a str that contains "\{order\}"'):
         ContextPilot(order_template="In order, please.")
 
 

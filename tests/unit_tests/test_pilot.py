@@ -70,6 +70,18 @@ class TestPrepare:
         pilot.prepare(blocks(1, 2))
         assert pilot.prepare(blocks(1, 2)).expected_cached_tokens == 2
 
+    def test_any_iterable_will_do(self):
+        pilot = ContextPilot()
+        assert pilot.prepare(block for block in blocks(1, 2)).block_ids == (1, 2)
+        batch = pilot.prepare_batch(iter(blocks(id)) for id in (1, 2))
+        assert [plan.block_ids for plan in batch.plans] == [(1,), (2,)]
+
+    def test_a_counter_may_return_a_float(self):
+        pilot = ContextPilot(token_counter=lambda text: len(text) / 2, on_error="raise")
+        pilot.prepare([ContextBlock("a", "text")])
+        batch = pilot.prepare_batch([[ContextBlock("a", "text")]])
+        assert batch.plans[0].expected_cached_tokens == 2
+
     def test_what_is_no_block_is_refused(self):
         with pytest.raises(TypeError, match="ContextBlock objects, not str"):
             ContextPilot().prepare(["text"])

@@ -30,8 +30,9 @@ def test_unknown_is_not_zero(unknown, tmp_path, capsys):
     assert unknown.cached_tokens is None
     assert unknown.hit_ratio is None
     passes = [unknown] * 3
-    draw(passes, tmp_path / "demo.png")
-    print_report(questions()[:3], passes, 0.5, "a server", tmp_path / "demo.png")
+    assert not draw(passes, tmp_path / "demo.png")
+    assert not (tmp_path / "demo.png").exists()
+    print_report(questions()[:3], passes, 0.5, "a server")
     printed = " ".join(capsys.readouterr().out.split())
     assert "unknown" in printed
     assert "--enable-prompt-tokens-details" in printed

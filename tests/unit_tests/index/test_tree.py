@@ -153,6 +153,20 @@ class TestEviction:
         assert index.search([1]).blocks == (1,)
         assert index.search([2]).blocks == ()
 
+    def test_a_request_that_is_sent_twice_is_evicted_once(self):
+        index = ContextIndex()
+        index.insert([1, 2], request_id="a")
+        index.insert([1, 2], request_id="a")
+        assert index.evict("a")
+        assert len(index) == 0
+
+    def test_an_id_that_cannot_be_kept_changes_nothing(self):
+        index = ContextIndex(capacity=3)
+        with pytest.raises(TypeError, match="unhashable"):
+            index.insert([1, 2], request_id=["a"])
+        index.check_integrity()
+        assert index.insert([1, 2, 3, 4]).cached_blocks == 0
+
     def test_the_number_of_ids_is_bounded(self):
         index = ContextIndex(max_requests=2)
         for request in range(5):

@@ -14,13 +14,9 @@ class TestIdentity:
     def test_the_documents_id_comes_first(self):
         assert to_block(Document("text", id="a", metadata={"id": "b"})).id == "a"
 
-    @pytest.mark.parametrize("value", ["b", 7])
-    def test_then_an_id_in_the_metadata(self, value):
-        assert to_block(Document("text", metadata={"id": value})).id == value
-
-    def test_an_id_of_another_type_is_no_id(self):
-        assert to_block(Document("text", metadata={"id": None})) == to_block(Document("text"))
-        assert to_block(Document("text", metadata={"id": 1.5})) == to_block(Document("text"))
+    def test_an_id_in_the_metadata_is_not_taken_since_it_may_be_a_parents(self):
+        chunks = [Document(text, metadata={"id": "doc7"}) for text in ("one", "two")]
+        assert len({to_block(chunk).label for chunk in chunks}) == 2
 
     def test_else_the_text_tells_documents_apart(self):
         assert to_block(Document("text", metadata={"score": 1})) == to_block(Document("text"))

@@ -6,6 +6,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.load import dumps, loads
+from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
 
@@ -27,6 +28,30 @@ def test_what_is_cached_comes_first(retriever):
     second = retriever.invoke("second")
     assert ids(second) == ["d1", "d2", "d3", "d4"]
     assert [plan_metadata(document)["rank"] for document in second] == [2, 1, 0, 3]
+
+
+class Configurable(BaseRetriever):
+    found: int = 1
+
+    def _get_relevant_documents(self, query, *, run_manager, prefix=""):
+        return [Document(f"{prefix}{number}") for number in range(self.found)]
+
+    async def _aget_relevant_documents(self, query, *, run_manager, prefix=""):
+        return self._get_relevant_documents(query, run_manager=run_manager, prefix=prefix)
+
+
+async def test_what_is_configured_for_a_call_reaches_the_wrapped_retriever():
+    wrapped = Configurable().configurable_fields(found=ConfigurableField(id="found"))
+    retriever = ContextPilotRetriever(retriever=wrapped)
+    config = {"configurable": {"found": 3}}
+    assert len(retriever.invoke("q", config)) == len(await retriever.ainvoke("q", config)) == 3
+    assert len(retriever.invoke("q")) == len(await retriever.ainvoke("q")) == 1
+
+
+async def test_arguments_of_a_call_reach_the_wrapped_retriever():
+    retriever = ContextPilotRetriever(retriever=Configurable())
+    for documents in (retriever.invoke("q", prefix="x", k=1), await retriever.ainvoke("q", prefix="x", k=1)):
+        assert [document.page_content for document in documents] == ["x0"]
 
 
 class TestK:
