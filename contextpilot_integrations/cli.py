@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from contextpilot_integrations import bench_cli
 from contextpilot_integrations.console import Json, bad_input, show
 from contextpilot_integrations.evaluation.analysis import analyze as analyze_trace
 from contextpilot_integrations.evaluation.jsonl import write_jsonl
@@ -26,6 +27,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench_cli.app, name="bench")
 
 
 class Mode(StrEnum):

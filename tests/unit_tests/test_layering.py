@@ -26,7 +26,7 @@ EXTRAS = [
     "xllamacpp",
 ]
 CORE_LIBRARIES = {"torch", "tqdm", "safetensors"}
-COMMANDS = {"cli", "console"}
+COMMANDS = {"bench_cli", "cli", "console"}
 OUTSIDE_THE_CORE = {*ADAPTERS, "engines", "retrievers", "proxy", "ray", "evaluation", "demo", *COMMANDS}
 
 
