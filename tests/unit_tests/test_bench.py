@@ -72,6 +72,7 @@ class TestBuild:
         result = figures("build", "--contexts", 60)
         assert {name: type(value) for name, value in result.items()} == {
             "seconds": float,
+            "cpu_seconds": float,
             "peak_mib": float,
             "hit_ratio": float,
             "contexts": int,
@@ -149,7 +150,7 @@ class TestOnline:
 def test_orders_that_are_no_permutation_are_told(monkeypatch):
     def measure(task, contexts, against=None, **settings):
         orders = list(contexts) if against is None else [context[1:] for context in contexts]
-        return {"seconds": 2.0, "peak_mib": 100.0, "orders": orders}
+        return {"seconds": 2.0, "cpu_seconds": 2.0, "peak_mib": 100.0, "orders": orders}
 
     monkeypatch.setattr(build_module, "measure", measure)
     result = bench_build(60, 15, against=Interpreter("python", "0.5.0"))
@@ -159,7 +160,9 @@ def test_orders_that_are_no_permutation_are_told(monkeypatch):
 
 def test_a_picture_of_builds(tmp_path):
     pytest.importorskip("matplotlib")
-    small = BuildResult(100, 15, "cpu", None, BuildFigures(0.1, 200, 0.3), "0.5.0", BuildFigures(1, 90, 0.3))
+    small = BuildResult(
+        100, 15, "cpu", None, BuildFigures(0.1, 0.2, 200, 0.3), "0.5.0", BuildFigures(1, 2, 90, 0.3)
+    )
     plot_build([small, replace(small, contexts=200, published=None)], tmp_path / "build.svg")
     assert "contextpilot 0.5.0" in (tmp_path / "build.svg").read_text()
 
