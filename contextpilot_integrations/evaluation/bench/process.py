@@ -88,8 +88,19 @@ def measure(
         "window": window,
         "patience": PATIENCE if against else float("inf"),
     }
+    # The worker ends when this pipe does: it cannot outlive this process, however that ends.
+    lifeline, held = os.pipe()
+    try:
+        return _run([*command, str(_WORKER), str(lifeline)], job, lifeline, against is not None)
+    finally:
+        os.close(held)
+        os.close(lifeline)
+
+
+def _run(command: Sequence[str], job: dict[str, Any], lifeline: int, patient: bool) -> dict[str, Any]:
     process = subprocess.Popen(
-        [*command, str(_WORKER)],
+        command,
+        pass_fds=[lifeline],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -98,7 +109,7 @@ def measure(
     )
     try:
         # Where the worker itself keeps to the patience, it is given time to say how far it came.
-        limit = PATIENCE + 60 * (task == "online") if against else None
+        limit = PATIENCE + 60 * (job["task"] == "online") if patient else None
         answer, errors = process.communicate(json.dumps(job), timeout=limit)
     except subprocess.TimeoutExpired as error:
         raise MeasurementError(f"stopped after {PATIENCE} s") from error

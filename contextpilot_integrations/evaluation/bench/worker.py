@@ -13,7 +13,9 @@ import gc
 import json
 import os
 import resource
+import signal
 import sys
+import threading
 import time
 from functools import partial
 from importlib import metadata
@@ -169,8 +171,15 @@ def peak_mib() -> float:
         return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
 
+def end_with_parent(lifeline: int) -> None:
+    """Wait until the parent closes its end of a pipe, then end, with all processes started here."""
+    os.read(lifeline, 1)
+    os.killpg(0, signal.SIGKILL)
+
+
 def main() -> None:
     """Do the job. Whatever a measured package prints goes nowhere."""
+    threading.Thread(target=end_with_parent, args=(int(sys.argv[1]),), daemon=True).start()
     job = json.load(sys.stdin)
     task = {"build": build, "online": online, "version": version}[job["task"]]
     with os.fdopen(os.dup(1), "w") as answer:
