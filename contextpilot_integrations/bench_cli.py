@@ -9,10 +9,24 @@ from typing import Annotated
 import typer
 from tqdm import tqdm
 
+from contextpilot_integrations.block import ContextBlock
 from contextpilot_integrations.console import Json, bad_input, show
-from contextpilot_integrations.evaluation.bench import bench_build, bench_online, published_package
+from contextpilot_integrations.evaluation.bench import (
+    bench_build,
+    bench_displacement,
+    bench_online,
+    draw_contexts,
+    published_package,
+)
+from contextpilot_integrations.evaluation.bench.displacement import limits
 from contextpilot_integrations.evaluation.bench.online import Latency
-from contextpilot_integrations.evaluation.bench.plots import check_picture, plot_build, plot_online
+from contextpilot_integrations.evaluation.bench.plots import (
+    check_picture,
+    plot_build,
+    plot_displacement,
+    plot_online,
+)
+from contextpilot_integrations.evaluation.traces import read_trace
 
 __all__ = ["app"]
 
@@ -96,6 +110,37 @@ def online(
         _show_growth("this package", result.ours.growth)
         if result.published is not None:
             _show_growth(f"contextpilot {result.version}", result.published.growth)
+
+
+@app.command()
+def displacement(
+    trace: Annotated[
+        str | None, typer.Option(metavar="TRACE.jsonl", help="Real requests instead of drawn ones.")
+    ] = None,
+    contexts: Contexts = 2000,
+    k: K = 15,
+    as_json: Json = False,
+    plot: Plot = None,
+) -> None:
+    """Plan the same requests under growing limits on how far a block may move from its rank."""
+    with bad_input():
+        if plot is not None:
+            check_picture(plot)
+        if trace is None:
+            requests = [tuple(map(ContextBlock, drawn)) for drawn in draw_contexts(contexts, k)]
+        else:
+            requests = [request.blocks for request in read_trace(trace)]
+        with tqdm(total=len(limits(requests)), leave=False, disable=None) as bar:
+            points = bench_displacement(requests, on_measured=bar.update)
+        if plot is not None:
+            plot_displacement(points, plot)
+    if as_json:
+        show({"points": [point.to_dict() for point in points]}, as_json)
+        return
+    print(f"{'max_displacement':>16}  {'online':>8}  {'offline':>8}")
+    for point in points:
+        limit = "any" if point.max_displacement is None else point.max_displacement
+        print(f"{limit:>16}  {point.online:>8.4f}  {point.offline:>8.4f}")
 
 
 def _show_growth(name: str, growth: tuple[Latency, ...]) -> None:

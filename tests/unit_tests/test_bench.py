@@ -208,3 +208,25 @@ def test_bad_input_exits_with_2_and_one_line(command, args, reason):
 def test_a_window_holds_at_least_one_context():
     result = run("build", "--window", 0)
     assert (result.exit_code, result.stderr) == (2, "contextpilot: window must be at least 1, not 0\n")
+
+
+class TestDisplacement:
+    def test_the_curve_starts_at_the_original_order_and_ends_free(self, tmp_path):
+        trace = tmp_path / "trace.jsonl"
+        contexts = draw_contexts(60, 9)
+        trace.write_text("".join(f'{{"query_id": {n}, "block_ids": {c}}}\n' for n, c in enumerate(contexts)))
+        result = CliRunner().invoke(app, ["bench", "displacement", "--trace", str(trace), "--json"])
+        points = json.loads(result.stdout)["points"]
+        assert [point["max_displacement"] for point in points] == [0, 1, 2, 4, 8, None]
+        assert points[0]["online"] == points[0]["offline"] == simulate(contexts).hit_ratio
+        assert points[-2]["online"] == points[-1]["online"] > points[0]["online"]
+        assert points[-1]["offline"] > points[-1]["online"]
+
+    def test_the_picture_is_drawn(self, tmp_path):
+        pytest.importorskip("matplotlib")
+        picture = tmp_path / "displacement.png"
+        options = ["--contexts", "30", "--k", "5", "--plot", str(picture)]
+        result = CliRunner().invoke(app, ["bench", "displacement", *options])
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert "any" in result.stdout
+        assert picture.read_bytes().startswith(b"\x89PNG")

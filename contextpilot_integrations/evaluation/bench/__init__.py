@@ -2,6 +2,7 @@
 
 from contextpilot_integrations.evaluation.bench.build import BuildFigures, BuildResult, bench_build
 from contextpilot_integrations.evaluation.bench.contexts import BLOCKS, draw_contexts
+from contextpilot_integrations.evaluation.bench.displacement import DisplacementPoint, bench_displacement
 from contextpilot_integrations.evaluation.bench.online import OnlineFigures, OnlineResult, bench_online
 from contextpilot_integrations.evaluation.bench.process import Interpreter, published_package
 
@@ -9,10 +10,12 @@ __all__ = [
     "BLOCKS",
     "BuildFigures",
     "BuildResult",
+    "DisplacementPoint",
     "Interpreter",
     "OnlineFigures",
     "OnlineResult",
     "bench_build",
+    "bench_displacement",
     "bench_online",
     "draw_contexts",
     "published_package",

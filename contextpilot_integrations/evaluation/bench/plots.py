@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from contextpilot_integrations.evaluation.bench.build import BuildResult
+from contextpilot_integrations.evaluation.bench.displacement import DisplacementPoint
 from contextpilot_integrations.evaluation.bench.online import OnlineResult
 
-__all__ = ["check_picture", "plot_build", "plot_online"]
+__all__ = ["check_picture", "plot_build", "plot_displacement", "plot_online"]
 
 _OURS, _PUBLISHED = "#1f77b4", "#9a9a9a"
 
@@ -73,6 +74,22 @@ def plot_online(result: OnlineResult, picture: Path) -> None:
     _finish(figure, axes, picture)
 
 
+def plot_displacement(points: Sequence[DisplacementPoint], picture: Path) -> None:
+    """Draw the hit ratios against the limit.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    figure, axes = _empty("What a limit on displacement costs")
+    names = ["any" if point.max_displacement is None else str(point.max_displacement) for point in points]
+    axes.plot(names, [point.online for point in points], "o-", color=_OURS, label="online")
+    axes.plot(names, [point.offline for point in points], "o--", color=_OURS, label="offline")
+    axes.set_xlabel("places that a block may move from its rank")
+    axes.set_ylabel("block hit ratio, unlimited cache")
+    axes.set_ylim(bottom=0)
+    _save(figure, axes, picture)
+
+
 def _name(version: str | None) -> str:
     return f"contextpilot {version}"
 
@@ -95,6 +112,10 @@ def _finish(figure: Any, axes: Any, picture: Path) -> None:
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_major_formatter("{x:g}")
+    _save(figure, axes, picture)
+
+
+def _save(figure: Any, axes: Any, picture: Path) -> None:
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(picture, dpi=150)
