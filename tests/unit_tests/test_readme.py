@@ -34,3 +34,8 @@ def test_the_code_runs_in_the_order_shown():
 
 def test_the_first_example_has_no_more_than_ten_lines():
     assert len(BLOCKS[0].splitlines()) <= 10
+
+
+def test_what_the_readme_links_to_is_there():
+    for target in re.findall(r"\]\(([^)]+)\)", README):
+        assert (Path(__file__).parents[2] / target).exists(), target
