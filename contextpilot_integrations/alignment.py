@@ -70,7 +70,8 @@ def align_within(
     if limit is None or _displaced_at_most(limit, order, context) == order:
         return order
     cached = search(context, limit).blocks
-    rest = [block for block in order if block not in frozenset(cached)]
+    held = frozenset(cached)
+    rest = [block for block in order if block not in held]
     return _displaced_at_most(limit, [*cached, *rest], context)
 
 
