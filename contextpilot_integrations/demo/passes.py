@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from statistics import median
@@ -59,9 +59,9 @@ class Pass:
     preamble_tokens: int | None
 
     @property
-    def prompt_tokens(self) -> int:
-        """All tokens of all prompts."""
-        return sum(answer.usage.prompt_tokens or 0 for answer in self.answers)
+    def prompt_tokens(self) -> int | None:
+        """All tokens of all prompts; None where they are not told."""
+        return _total(answer.usage.prompt_tokens for answer in self.answers)
 
     @property
     def cached_tokens(self) -> list[int] | None:
@@ -72,11 +72,16 @@ class Pass:
         return [max(0, (tokens or 0) - self.preamble_tokens) for tokens in cached]
 
     @property
+    def cached_total(self) -> int | None:
+        """The same of all prompts together."""
+        return None if self.cached_tokens is None else sum(self.cached_tokens)
+
+    @property
     def hit_ratio(self) -> float | None:
         """The share of the tokens beyond the preambles that were cached."""
-        if self.cached_tokens is None or self.preamble_tokens is None:
+        if self.cached_total is None or self.preamble_tokens is None or self.prompt_tokens is None:
             return None
-        return sum(self.cached_tokens) / (self.prompt_tokens - self.preamble_tokens * len(self.answers))
+        return self.cached_total / (self.prompt_tokens - self.preamble_tokens * len(self.answers))
 
     @property
     def ttft_total(self) -> float:
@@ -87,6 +92,15 @@ class Pass:
     def ttft_median(self) -> float:
         """The median time to first token, in seconds."""
         return median(answer.ttft for answer in self.answers)
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    total = 0
+    for count in counts:
+        if count is None:
+            return None
+        total += count
+    return total
 
 
 def system_prompt(run: str) -> str:

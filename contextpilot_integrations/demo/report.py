@@ -84,8 +84,8 @@ def _figures(passes: Sequence[Pass], bound: float) -> Table:
         table.add_column(one.name, justify="right")
     first = passes[0]
     rows = {
-        "prompt tokens": [f"{one.prompt_tokens:,}" for one in passes],
-        "cached tokens": [_total(one.cached_tokens) for one in passes],
+        "prompt tokens": [_count(one.prompt_tokens) for one in passes],
+        "cached tokens": [_count(one.cached_total) for one in passes],
         f"hit ratio (bound {bound:.1%})": [_share(one.hit_ratio) for one in passes],
         "time to first token, median": [f"{one.ttft_median:.2f} s" for one in passes],
         "time to first token, total": [f"{one.ttft_total:.1f} s" for one in passes],
@@ -107,8 +107,8 @@ def _answers(asked: Sequence[Question], passes: Sequence[Pass]) -> Table:
     return table
 
 
-def _total(counts: list[int] | None) -> str:
-    return UNKNOWN if counts is None else f"{sum(counts):,}"
+def _count(value: int | None) -> str:
+    return UNKNOWN if value is None else f"{value:,}"
 
 
 def _share(value: float | None) -> str:

@@ -25,6 +25,11 @@ def test_the_preamble_counts_on_no_side():
     assert (ours.ttft_total, ours.ttft_median) == (6.0, 2.0)
 
 
+def test_prompts_that_were_not_counted_are_not_empty():
+    answers = (Answer("text", Usage(), 1.0),)
+    assert Pass("x", answers, answers, None).prompt_tokens is None
+
+
 @pytest.mark.parametrize("unknown", [one("x", [10, None, 9]), one("x", [10, 10, 10], preamble=None)])
 def test_unknown_is_not_zero(unknown, tmp_path, capsys):
     assert unknown.cached_tokens is None
