@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -124,6 +125,27 @@ def test_analyze(trace):
     figures = json.loads(run("analyze", trace, "--json").stdout)
     assert (figures["requests"], figures["accesses"], figures["distinct_blocks"]) == (5, 11, 8)
     assert "bound_offline" in run("analyze", trace).stdout
+
+
+class TestDemo:
+    @pytest.fixture(autouse=True)
+    def only_what_every_run_needs(self, monkeypatch):
+        for package in ("bm25s", "langchain_openai", "matplotlib", "openai"):
+            pytest.importorskip(package)
+        for package in ("gguf", "xllamacpp"):
+            monkeypatch.setitem(sys.modules, package, None)
+
+    def test_ones_own_server_needs_no_llama_cpp(self, monkeypatch):
+        runs = []
+        monkeypatch.setattr("contextpilot_integrations.demo.run.run_demo", lambda **given: runs.append(given))
+        result = run("demo", "--base-url", "http://localhost/v1", "--model", "m", "-o", "there")
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert runs == [{"base_url": "http://localhost/v1", "model": "m", "output": Path("there")}]
+
+    def test_the_demos_own_server_does(self, tmp_path):
+        result = run("demo", "-o", tmp_path)
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert "the demo needs xllamacpp" in result.stderr
 
 
 @pytest.mark.parametrize(
