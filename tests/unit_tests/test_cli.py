@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +84,24 @@ class TestAlign:
     def test_a_dash_is_standard_input_and_output(self, trace):
         result = run("align", "-", "-o", "-", stdin=trace.read_text())
         assert [json.loads(line)["position"] for line in result.stdout.splitlines()] == [3, 0, 2, 4, 1]
+
+    def test_ties_are_broken_alike_in_every_process(self, tmp_path):
+        trace = tmp_path / "ties.jsonl"
+        # Every two contexts are equally far from each other.
+        rows = [{"query_id": f"{n}", "block_ids": [f"a{n}", "all", f"b{n}", "too"]} for n in range(30)]
+        trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        code = "from contextpilot_integrations.cli import app; app()"
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", code, "align", str(trace), "-o", "-"],
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "PYTHONHASHSEED": seed},
+            )
+            for seed in ("1", "2")
+        ]
+        plans = {process.communicate()[0] for process in processes}
+        assert plans == {run("align", trace, "-o", "-").stdout}
 
     @pytest.mark.parametrize("capacity", ["10%", "5"])
     def test_an_empty_trace_is_an_empty_plan(self, tmp_path, capacity):

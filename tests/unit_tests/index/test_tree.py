@@ -129,6 +129,16 @@ class TestEviction:
         assert index.evict("b")
         assert len(index) == 0
 
+    def test_a_beginning_that_two_share_goes_with_the_last_of_them(self):
+        index = ContextIndex()
+        index.insert([1, 2, 3], request_id="a")
+        index.insert([1, 2, 4], request_id="b")
+        assert index.evict("a")
+        assert [node.sequence for node in index] == [(1, 2), (1, 2, 4)]
+        index.check_integrity()
+        assert index.evict("b")
+        assert len(index) == 0
+
     def test_an_unknown_request_and_the_same_one_twice(self):
         index = ContextIndex()
         index.insert([1], request_id="a")
