@@ -4,13 +4,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 export HF_HUB_OFFLINE := 1
 
-.PHONY: demo test lint peer clean
+.PHONY: demo test soak lint peer clean
 
 demo: .venv/.ready
 	$(BIN)/contextpilot demo --output demo-results
 
 test: .venv/.ready
 	$(BIN)/python -m pytest
+
+# The threads that hunt for races, which `make test` lets run for a second.
+soak: .venv/.ready
+	CONTEXTPILOT_SOAK_SECONDS=60 $(BIN)/python -m pytest tests/unit_tests/test_concurrency.py
 
 lint: .venv/.ready
 	$(BIN)/ruff check .

@@ -44,13 +44,17 @@ class ContextBlock:
     """
 
     id: BlockId
-    text: str = field(default="", repr=False)
-    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    text: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
-            raise TypeError(f"text of block {self.id!r} must be a str, not {type(self.text).__name__}")
+            raise TypeError(f"text of block {_shown(self.id)} must be a str, not {type(self.text).__name__}")
         object.__setattr__(self, "id", _normalized(self.id))
+
+    def __repr__(self) -> str:
+        # Neither text nor metadata: they may be confidential, and long.
+        return f"ContextBlock(id={_shown(self.id)})"
 
     @cached_property
     def digest(self) -> bytes:
@@ -112,6 +116,13 @@ def _normalized(value: object) -> BlockId:
             f"a block id must be a str, an int or a tuple of these, not {type(value).__name__}; "
             "pass str(id) for other types"
         ) from None
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # An int of more than 4,300 digits, perhaps within a tuple.
+        return f"<{type(value).__name__} too long to show>"
 
 
 def _encoded(value: BlockId) -> bytes:

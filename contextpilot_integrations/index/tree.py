@@ -239,6 +239,9 @@ class ContextIndex:
         """
         seen: dict[Node, int] = {}
         order = {node: age for age, node in enumerate(self._recency)}
+        # The nodes above the one that is looked at, and the blocks of all of them.
+        above: list[Node] = []
+        blocks_above: set[Hashable] = set()
         for node in chain([self.root], self):
             seen[node] = len(seen)
             _require(len(node.blocks) == len(node.weights), "a weight for each block")
@@ -254,8 +257,12 @@ class ContextIndex:
             _require(
                 all(self._request_nodes.get(r) is node for r in node.requests), "requests know their node"
             )
-            sequence = node.sequence
-            _require(len(set(sequence)) == len(sequence), "a block occurs once in a sequence")
+            while above and above[-1] is not node.parent:
+                blocks_above.difference_update(above.pop().blocks)
+            length = len(blocks_above) + len(node.blocks)
+            above.append(node)
+            blocks_above.update(node.blocks)
+            _require(len(blocks_above) == length, "a block occurs once in a sequence")
         _require(seen.keys() == {self.root, *order}, "the recency order holds all nodes")
         weight = sum(sum(node.weights) for node in seen)
         _require(weight == self.total_weight, "the total weight is the sum of all weights")

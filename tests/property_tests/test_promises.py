@@ -51,6 +51,17 @@ def test_nothing_is_lost_in_a_batch_on_a_warm_index(before, requests, capacity):
         index.check_integrity()
 
 
+@given(contexts, contexts)
+def test_equal_beginnings_are_one_node_after_a_batch_too(before, requests):
+    pilot = ContextPilot(token_counter=lambda text: 1, on_error="raise")
+    plans = [pilot.prepare(context) for context in before]
+    plans += pilot.prepare_batch(requests).plans
+    sent = _beginnings(tuple(block.digest for block in plan.blocks) for plan in plans)
+    with pilot.index() as index:
+        assert _beginnings(node.sequence for node in index) == sent
+        assert index.total_weight == len(sent)
+
+
 @given(contexts, contexts, st.integers(0, 8))
 def test_no_block_moves_further_than_allowed(requests, batch, limit):
     pilot = ContextPilot(max_displacement=limit, on_error="raise")
@@ -114,6 +125,10 @@ def test_what_is_expected_is_what_was_sent_and_still_fits(requests, capacity):
         if capacity is None:
             assert plan.expected_cached_blocks == shared
         sent.append(digests)
+
+
+def _beginnings(orders):
+    return {order[:length] for order in orders for length in range(1, len(order) + 1)}
 
 
 def _common_beginning(left, right):

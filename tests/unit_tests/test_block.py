@@ -95,6 +95,14 @@ def test_neither_text_nor_metadata_is_shown():
     assert repr(ContextBlock("a", "secret", {"key": "hidden"})) == "ContextBlock(id='a')"
 
 
+@pytest.mark.parametrize("id", [10**5000, ("a", (-(10**5000),))], ids=["int", "tuple"])
+def test_an_id_that_python_does_not_print_is_shown_by_its_type(id):
+    shown = f"<{type(id).__name__} too long to show>"
+    assert repr(ContextBlock(id)) == f"ContextBlock(id={shown})"
+    with pytest.raises(TypeError, match=f"text of block {shown} must be a str"):
+        ContextBlock(id, None)
+
+
 def test_a_digest_is_the_same_in_every_process():
     code = "from contextpilot_integrations import ContextBlock as B; print(B(('x', 1), 'text').digest.hex())"
     for seed in ("1", "2"):

@@ -1,6 +1,8 @@
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -83,6 +85,24 @@ class TestAlign:
         result = run("align", "-", "-o", "-", stdin=trace.read_text())
         assert [json.loads(line)["position"] for line in result.stdout.splitlines()] == [3, 0, 2, 4, 1]
 
+    def test_ties_are_broken_alike_in_every_process(self, tmp_path):
+        trace = tmp_path / "ties.jsonl"
+        # Every two contexts are equally far from each other.
+        rows = [{"query_id": f"{n}", "block_ids": [f"a{n}", "all", f"b{n}", "too"]} for n in range(30)]
+        trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        code = "from contextpilot_integrations.cli import app; app()"
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", code, "align", str(trace), "-o", "-"],
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "PYTHONHASHSEED": seed},
+            )
+            for seed in ("1", "2")
+        ]
+        plans = {process.communicate()[0] for process in processes}
+        assert plans == {run("align", trace, "-o", "-").stdout}
+
     @pytest.mark.parametrize("capacity", ["10%", "5"])
     def test_an_empty_trace_is_an_empty_plan(self, tmp_path, capacity):
         (tmp_path / "empty.jsonl").write_text("")
@@ -124,6 +144,27 @@ def test_analyze(trace):
     figures = json.loads(run("analyze", trace, "--json").stdout)
     assert (figures["requests"], figures["accesses"], figures["distinct_blocks"]) == (5, 11, 8)
     assert "bound_offline" in run("analyze", trace).stdout
+
+
+class TestDemo:
+    @pytest.fixture(autouse=True)
+    def only_what_every_run_needs(self, monkeypatch):
+        for package in ("bm25s", "langchain_openai", "matplotlib", "openai"):
+            pytest.importorskip(package)
+        for package in ("gguf", "xllamacpp"):
+            monkeypatch.setitem(sys.modules, package, None)
+
+    def test_ones_own_server_needs_no_llama_cpp(self, monkeypatch):
+        runs = []
+        monkeypatch.setattr("contextpilot_integrations.demo.run.run_demo", lambda **given: runs.append(given))
+        result = run("demo", "--base-url", "http://localhost/v1", "--model", "m", "-o", "there")
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert runs == [{"base_url": "http://localhost/v1", "model": "m", "output": Path("there")}]
+
+    def test_the_demos_own_server_does(self, tmp_path):
+        result = run("demo", "-o", tmp_path)
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert "the demo needs xllamacpp" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
-import asyncio
 import copy
 import logging
 import pickle
-import threading
 
 import pytest
 
@@ -167,13 +165,6 @@ class TestEviction:
         assert not pilot.evict("r")
         assert pilot.evict("r", namespace=Namespace(tenant="a"))
 
-    def test_clear_and_the_same_requests_again(self):
-        pilot = ContextPilot()
-        contexts = [blocks(1, 2, 3), blocks(3, 2, 9), blocks(9, 1)]
-        before = [pilot.prepare(context) for context in contexts]
-        pilot.clear()
-        assert [pilot.prepare(context) for context in contexts] == before
-
 
 class TestNeverWorse:
     given = (ContextBlock("a", "some text"), ContextBlock("b", "text"), ContextBlock("a", "some text"))
@@ -235,46 +226,6 @@ class TestSettings:
         assert plan.order_annotation == "[CB_b] > [CB_a]!"
         with other.index() as index:
             assert index.capacity == 5
-
-
-class TestConcurrency:
-    def test_threads_share_a_pilot(self, caplog):
-        pilot, workers = ContextPilot(capacity=200, max_namespaces=2), 8
-        failures = []
-
-        def work(seed):
-            try:
-                for step in range(60):
-                    ids = dict.fromkeys((seed * step + place * place) % 40 for place in range(8))
-                    namespace = Namespace(tenant=str(step % 3))
-                    plan = pilot.prepare(blocks(*ids), namespace=namespace, request_id=(seed, step))
-                    assert sorted(plan.block_ids) == sorted(ids)
-                    pilot.evict((seed, step - 3), namespace=namespace)
-                    if step % 20 == 0:
-                        batch = pilot.prepare_batch(
-                            [blocks(*ids), blocks(*reversed(ids))], namespace=namespace
-                        )
-                        assert sorted(batch.plans[1].block_ids) == sorted(ids)
-            except BaseException as failure:
-                failures.append(failure)
-
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(workers)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert failures == []
-        assert pilot.outcomes[Outcome.FAILED] == 0
-        assert sum(pilot.outcomes.values()) == workers * (60 + 3 * 2)
-        with pilot.index(Namespace(tenant="0")) as index:
-            index.check_integrity()
-
-    async def test_tasks_share_a_pilot_and_the_twins_agree(self):
-        contexts = [blocks(*dict.fromkeys((n * p * p) % 30 for p in range(1, 7))) for n in range(100)]
-        pilot, twin = ContextPilot(), ContextPilot()
-        plans = await asyncio.gather(*(pilot.aprepare(context) for context in contexts))
-        assert plans == [twin.prepare(context) for context in contexts]
-        assert await pilot.aprepare_batch(contexts) == twin.prepare_batch(contexts)
 
 
 def test_nothing_is_logged_at_warning_level_in_normal_use(caplog):

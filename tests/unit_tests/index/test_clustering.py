@@ -76,9 +76,11 @@ def test_every_run_and_device_gives_the_same(device):
     assert cluster(contexts, device=device) == cluster(contexts)
 
 
-def test_equal_distances_everywhere_take_few_rounds():
+@pytest.mark.parametrize("device", DEVICES)
+def test_equal_distances_everywhere_pair_neighbours_and_take_few_rounds(device):
     contexts = [[0, *range(10 * i + 1, 10 * i + 8)] for i in range(256)]
-    (root,) = cluster(contexts)
+    (root,) = cluster(contexts, device=device)
+    assert [leaf.members for leaf in reversed(leaves([root]))] == [(i,) for i in range(256)]
     depth, level = 0, [root]
     while level := [child for node in level for child in node.children]:
         depth += 1

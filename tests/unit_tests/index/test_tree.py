@@ -129,6 +129,16 @@ class TestEviction:
         assert index.evict("b")
         assert len(index) == 0
 
+    def test_a_beginning_that_two_share_goes_with_the_last_of_them(self):
+        index = ContextIndex()
+        index.insert([1, 2, 3], request_id="a")
+        index.insert([1, 2, 4], request_id="b")
+        assert index.evict("a")
+        assert [node.sequence for node in index] == [(1, 2), (1, 2, 4)]
+        index.check_integrity()
+        assert index.evict("b")
+        assert len(index) == 0
+
     def test_an_unknown_request_and_the_same_one_twice(self):
         index = ContextIndex()
         index.insert([1], request_id="a")
@@ -216,11 +226,18 @@ def test_clear_and_the_same_contexts_again():
     assert [(node.path, node.sequence) for node in index] == before
 
 
-def test_check_integrity_notices_damage():
-    index = filled([1, 2, 3], [1, 4])
-    index.total_weight += 1
-    with pytest.raises(AssertionError, match="total weight"):
-        index.check_integrity()
+class TestCheckIntegrity:
+    def test_it_notices_a_wrong_weight(self):
+        index = filled([1, 2, 3], [1, 4])
+        index.total_weight += 1
+        with pytest.raises(AssertionError, match="total weight"):
+            index.check_integrity()
+
+    def test_a_block_may_occur_in_each_branch_but_once_on_a_path(self):
+        index = filled([1, 2, 3], [1, 2, 4, 3], [1, 4], [3, 2, 1], [4])
+        index.traverse([0, 0, 1]).blocks[-1] = 1
+        with pytest.raises(AssertionError, match="a block occurs once in a sequence"):
+            index.check_integrity()
 
 
 def test_a_caller_with_a_lock_may_share_it_between_threads():
