@@ -20,7 +20,7 @@ from contextpilot_integrations.block import ContextBlock
 from contextpilot_integrations.index.snapshot import (
     take_snapshot,
 )
-from contextpilot_integrations.index.storage import loading, read_snapshots, write_snapshots
+from contextpilot_integrations.index.storage import read_snapshots, refusing, write_snapshots
 from contextpilot_integrations.index.tree import ContextIndex, Insertion
 from contextpilot_integrations.namespace import Namespace, PreambleWatch
 from contextpilot_integrations.plan import BatchPlan, Outcome, Plan
@@ -266,7 +266,7 @@ class ContextPilot:
             ValueError: If the file is damaged, of a newer version or of another kind; nothing changes then.
             OSError: If the file cannot be read; nothing changes then.
         """
-        with loading(path):
+        with refusing(path):
             # The least recently used namespace stands first.
             snapshots = read_snapshots(path)[-self._max_namespaces :]
             states = OrderedDict(

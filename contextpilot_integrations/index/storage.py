@@ -8,7 +8,6 @@ holds ids (those of a pilot's blocks are digests), counts and weights; never a d
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import os
@@ -28,7 +27,7 @@ from contextpilot_integrations.index.identifiers import decode_all, encode
 from contextpilot_integrations.index.snapshot import NodeRow, Snapshot, restored_index, take_snapshot
 from contextpilot_integrations.index.tree import ContextIndex
 
-__all__ = ["load_index", "loading", "read_snapshots", "save_index", "write_snapshots"]
+__all__ = ["load_index", "read_snapshots", "refusing", "save_index", "write_snapshots"]
 
 T = TypeVar("T")
 _Columns: TypeAlias = "dict[str, array[Any]]"
@@ -88,7 +87,7 @@ def load_index(
         ValueError: If a limit is below 1, or the file is damaged, of a newer version or of another kind.
         OSError: If the file cannot be read.
     """
-    with loading(path):
+    with refusing(path):
         snapshots = read_snapshots(path)
         if [snapshot.owner for snapshot in snapshots] != [None]:
             raise ValueError("it holds the namespaces of a pilot; load it with ContextPilot.load")
@@ -98,21 +97,12 @@ def load_index(
 
 
 @contextmanager
-def loading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Name the file where what is read from it is refused, and keep the garbage collector out meanwhile.
-
-    It would look at all rows and nodes again and again while they are made, although none is garbage;
-    that took almost half of the time.
-    """
-    collecting = gc.isenabled()
-    gc.disable()
+def refusing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Name the file where what is read from it is refused."""
     try:
         yield
     except ValueError as error:
         raise ValueError(f"cannot load {os.fspath(path)}: {error}") from error
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def write_snapshots(path: str | os.PathLike[str], snapshots: Sequence[Snapshot]) -> None:

@@ -1,5 +1,4 @@
 import dataclasses
-import gc
 import json
 import os
 import stat
@@ -113,19 +112,6 @@ class TestIndex:
         index = load_index(path)
         assert take_snapshot(index) == snapshot
         assert len(render(index, max_nodes=5000).splitlines()) == 2001
-
-    @pytest.mark.parametrize("collecting", [True, False])
-    def test_the_garbage_collector_is_left_as_it_was(self, path, collecting):
-        save_index(small_index(), path)
-        before = gc.isenabled()
-        try:
-            (gc.enable if collecting else gc.disable)()
-            load_index(path)
-            with pytest.raises(FileNotFoundError):
-                load_index(path.parent / "missing")
-            assert gc.isenabled() == collecting
-        finally:
-            (gc.enable if before else gc.disable)()
 
 
 class TestFile:
