@@ -17,13 +17,23 @@ __all__ = ["ALPHA", "context_distance", "pairwise_distances"]
 ALPHA = 0.001
 
 
-def context_distance(left: Sequence[Hashable], right: Sequence[Hashable], alpha: float = ALPHA) -> float:
-    """Return Equation 1 for one pair of contexts, each with its blocks once, best first."""
+def context_distance(
+    left: Sequence[Hashable], right: Sequence[Hashable], alpha: float = ALPHA, *, prefix: int = 0
+) -> float:
+    """Return Equation 1 for one pair of contexts, each with its blocks once, best first.
+
+    Args:
+        left: The one.
+        right: The other.
+        alpha: The weight of the position term.
+        prefix: How many equal blocks stand before both, left out of ``left`` and ``right``.
+    """
     positions = {block: position for position, block in enumerate(left)}
     gaps = [abs(positions[block] - position) for position, block in enumerate(right) if block in positions]
-    if not gaps:
+    shared = prefix + len(gaps)
+    if not shared:
         return 1.0
-    return 1.0 - len(gaps) / max(len(left), len(right)) + alpha * (sum(gaps) / len(gaps))
+    return 1.0 - shared / (prefix + max(len(left), len(right))) + alpha * (sum(gaps) / shared)
 
 
 def pairwise_distances(

@@ -39,7 +39,7 @@ class Node:
     )
 
     def __init__(
-        self, parent: Node | None, position: int, blocks: list[Hashable], weights: list[int]
+        self, parent: Node | None, position: int, blocks: tuple[Hashable, ...], weights: tuple[int, ...]
     ) -> None:
         self.parent = parent
         self.position = position
@@ -75,7 +75,7 @@ class Node:
     def __repr__(self) -> str:
         return f"Node(path={self.path}, blocks={len(self.blocks)}, children={len(self.children)})"
 
-    def adopt(self, blocks: list[Hashable], weights: list[int]) -> Node:
+    def adopt(self, blocks: tuple[Hashable, ...], weights: tuple[int, ...]) -> Node:
         """Make a child that adds these blocks, at the next position."""
         child = Node(self, self.next_position, blocks, weights)
         self.next_position += 1

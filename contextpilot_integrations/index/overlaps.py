@@ -73,7 +73,8 @@ class Overlaps:
         mutual = self._partner[self._partner] == self._rows
         lower = self._rows[(self._most > 0) & (self._rows < self._partner) & mutual]
         higher = self._partner[lower]
-        inside = self._node_weights[higher] == self._most[higher]
+        whole = self._node_weights == self._most
+        inside = whole[higher] & ~whole[lower]
         self._staying, self._ending = torch.where(inside, higher, lower), torch.where(inside, lower, higher)
         return list(zip(self._nodes[self._staying].tolist(), self._nodes[self._ending].tolist(), strict=True))
 

@@ -60,8 +60,8 @@ def take_snapshot(
             node.accesses,
             node.anonymous,
             node.distance,
-            tuple(node.blocks),
-            tuple(node.weights),
+            node.blocks,
+            node.weights,
         )
         for node in rows
     ]
@@ -123,7 +123,9 @@ def _linked_nodes(rows: Sequence[NodeRow]) -> list[Node]:
     for number, row in enumerate(rows):
         if wrong := _wrong_with(row, number):
             raise ValueError(f"node {number} {wrong}")
-        node = Node(nodes[row.parent] if number else None, row.position, [*row.blocks], [*row.weights])
+        node = Node(
+            nodes[row.parent] if number else None, row.position, tuple(row.blocks), tuple(row.weights)
+        )
         node.next_position = row.next_position
         node.accesses = row.accesses
         node.anonymous = row.anonymous

@@ -80,7 +80,7 @@ class ContextIndex:
 
     def clear(self) -> None:
         """Forget everything, as an engine does when it restarts."""
-        self.root = Node(None, 0, [], [])
+        self.root = Node(None, 0, (), ())
         self.total_weight = 0
         self._request_nodes: dict[Hashable, Node] = {}
         # All nodes but the root, least recently used first. A request touches its nodes from the deepest
@@ -189,11 +189,13 @@ class ContextIndex:
         while depth < len(sequence) and (child := node.by_first_block.get(sequence[depth])) is not None:
             shared = _shared_length(child.blocks, sequence, depth)
             depth += shared
-            node = child if shared == len(child.blocks) else self._split(child, shared, sequence)
+            node = (
+                child if shared == len(child.blocks) else self._split(child, shared, sequence[depth:], depth)
+            )
             cached_weight += sum(node.weights)
         cached_blocks = depth
         if depth < len(sequence):
-            node = node.adopt(list(sequence[depth:]), list(weights[depth:]))
+            node = node.adopt(tuple(sequence[depth:]), tuple(weights[depth:]))
             self.total_weight += sum(node.weights)
         self._end_request(node, request_id)
         self._touch(node)
@@ -272,16 +274,23 @@ class ContextIndex:
         )
         _require(len(self._request_nodes) <= self.max_requests, "the number of requests is bounded")
 
-    def _split(self, node: Node, depth: int, sequence: Sequence[Hashable]) -> Node:
-        """Put a node above ``node`` that takes over its place and its first ``depth`` blocks."""
+    def _split(self, node: Node, length: int, rest: Sequence[Hashable], depth: int) -> Node:
+        """Put a node above ``node`` that takes over its place and its first blocks.
+
+        Args:
+            node: What a new context parts from.
+            length: How many of the node's blocks the new context has too.
+            rest: The blocks of the new context that stand behind these.
+            depth: How many blocks both have up to there.
+        """
         parent = node.parent
         assert parent is not None
-        upper = Node(parent, node.position, node.blocks[:depth], node.weights[:depth])
+        upper = Node(parent, node.position, node.blocks[:length], node.weights[:length])
         upper.accesses = node.accesses
-        upper.distance = context_distance(node.sequence, sequence)
+        upper.distance = context_distance(node.blocks[length:], rest, prefix=depth)
         parent.children[node.position] = parent.by_first_block[node.blocks[0]] = upper
         node.parent, node.position = upper, 0
-        node.blocks, node.weights = node.blocks[depth:], node.weights[depth:]
+        node.blocks, node.weights = node.blocks[length:], node.weights[length:]
         upper.children[0] = upper.by_first_block[node.blocks[0]] = node
         upper.next_position = 1
         return upper
@@ -317,11 +326,15 @@ class ContextIndex:
             return
         while self.total_weight > self.capacity:
             leaf = next(iter(self._recency))
-            if len(leaf.blocks) == 1:
-                self._remove_leaf(leaf)
+            excess, kept = self.total_weight - self.capacity, len(leaf.blocks)
+            while kept and excess > 0:
+                kept -= 1
+                excess -= leaf.weights[kept]
+            if kept:
+                self.total_weight -= sum(leaf.weights[kept:])
+                leaf.blocks, leaf.weights = leaf.blocks[:kept], leaf.weights[:kept]
             else:
-                leaf.blocks.pop()
-                self.total_weight -= leaf.weights.pop()
+                self._remove_leaf(leaf)
 
     def _remove_leaf(self, node: Node) -> None:
         parent = node.parent

@@ -34,7 +34,7 @@ def clustered(contexts, weights):
         if not pairs:
             return tuple(nodes[row] for row in sorted(nodes))
         for lower, higher in pairs:
-            inside = set(nodes[higher].blocks) <= set(nodes[lower].blocks)
+            inside = set(nodes[higher].blocks) < set(nodes[lower].blocks)
             staying, ending = (higher, lower) if inside else (lower, higher)
             a, b = nodes[staying], nodes.pop(ending)
             nodes[staying] = ClusterNode(tuple(block for block in a.blocks if block in b.blocks), (a, b))

@@ -235,7 +235,8 @@ class TestCheckIntegrity:
 
     def test_a_block_may_occur_in_each_branch_but_once_on_a_path(self):
         index = filled([1, 2, 3], [1, 2, 4, 3], [1, 4], [3, 2, 1], [4])
-        index.traverse([0, 0, 1]).blocks[-1] = 1
+        node = index.traverse([0, 0, 1])
+        node.blocks = (*node.blocks[:-1], 1)
         with pytest.raises(AssertionError, match="a block occurs once in a sequence"):
             index.check_integrity()
 
