@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from itertools import chain
 
-__all__ = ["Node"]
+__all__ = ["NO_REQUESTS", "Node"]
+
+NO_REQUESTS: frozenset[Hashable] = frozenset()
 
 
 class Node:
@@ -49,7 +51,8 @@ class Node:
         self.children: dict[int, Node] = {}
         self.by_first_block: dict[Hashable, Node] = {}
         self.next_position = 0
-        self.requests: set[Hashable] = set()
+        # A set of its own only where a request with an id ends: an empty one would be half of the node.
+        self.requests: set[Hashable] | frozenset[Hashable] = NO_REQUESTS
         self.anonymous = False
         self.accesses = 0
         self.distance = 0.0
@@ -74,6 +77,17 @@ class Node:
 
     def __repr__(self) -> str:
         return f"Node(path={self.path}, blocks={len(self.blocks)}, children={len(self.children)})"
+
+    def add_request(self, request_id: Hashable) -> None:
+        """Let a request end here."""
+        if isinstance(self.requests, frozenset):
+            self.requests = set()
+        self.requests.add(request_id)
+
+    def drop_request(self, request_id: Hashable) -> None:
+        """Forget a request that ends here."""
+        if isinstance(self.requests, set):
+            self.requests.discard(request_id)
 
     def adopt(self, blocks: tuple[Hashable, ...], weights: tuple[int, ...]) -> Node:
         """Make a child that adds these blocks, at the next position."""

@@ -93,7 +93,7 @@ def restored_index(
         _check(0 <= row < len(nodes), "a request ends at a node that is not there")
         _check(request_id is not None and request_id not in index._request_nodes, "a request id occurs twice")
         index._request_nodes[request_id] = nodes[row]
-        nodes[row].requests.add(request_id)
+        nodes[row].add_request(request_id)
     while len(index._request_nodes) > max_requests:
         index._forget_request(next(iter(index._request_nodes)))
     index._enforce_capacity()

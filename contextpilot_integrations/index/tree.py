@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from contextpilot_integrations.index.distance import context_distance
-from contextpilot_integrations.index.node import Node
+from contextpilot_integrations.index.node import NO_REQUESTS, Node
 
 __all__ = ["ContextIndex", "Insertion", "Match"]
 
@@ -226,7 +226,7 @@ class ContextIndex:
         node = self._request_nodes.pop(request_id, None)
         if node is None:
             return False
-        node.requests.discard(request_id)
+        node.drop_request(request_id)
         while node.parent is not None and not (node.children or node.requests or node.anonymous):
             parent = node.parent
             self._remove_leaf(node)
@@ -301,7 +301,7 @@ class ContextIndex:
             return
         if self._request_nodes.get(request_id) is not node:
             self._forget_request(request_id)
-        node.requests.add(request_id)
+        node.add_request(request_id)
         self._request_nodes[request_id] = node
         if len(self._request_nodes) > self.max_requests:
             self._forget_request(next(iter(self._request_nodes)))
@@ -310,7 +310,7 @@ class ContextIndex:
         """Drop an id but not what it cached: without its id, only the capacity ends a belief."""
         node = self._request_nodes.pop(request_id, None)
         if node is not None:
-            node.requests.discard(request_id)
+            node.drop_request(request_id)
             node.anonymous = True
 
     def _touch(self, node: Node) -> None:
@@ -343,7 +343,7 @@ class ContextIndex:
         self.total_weight -= sum(node.weights)
         for request_id in node.requests:
             del self._request_nodes[request_id]
-        node.requests.clear()
+        node.requests = NO_REQUESTS
 
 
 def _position(node: Node) -> int:
