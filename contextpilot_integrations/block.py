@@ -56,18 +56,16 @@ class ContextBlock:
     def digest(self) -> bytes:
         """16 bytes that stand for (id, text), equal on every machine."""
         encoded = _encoded(self.id)
-        digest = hashlib.blake2b(len(encoded).to_bytes(8, "big"), digest_size=16)
-        digest.update(encoded)
-        digest.update(self.text.encode("utf-8", "surrogatepass"))
-        return digest.digest()
+        parts = len(encoded).to_bytes(8, "big"), encoded, self.text.encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
 
     @cached_property
     def label(self) -> str:
         """The id where it is at most 8 plain characters, else 6 base32 characters of the digest."""
-        # An int's length is asked first: str() refuses those of more than 4,300 digits.
-        long = isinstance(self.id, tuple) or (isinstance(self.id, int) and self.id.bit_length() > 27)
-        if not long and _PLAIN.fullmatch(plain := str(self.id)):
-            return plain
+        if isinstance(self.id, str) and _PLAIN.fullmatch(self.id):
+            return self.id
+        if isinstance(self.id, int) and -(10**7) < self.id < 10**8:
+            return str(self.id)
         return base64.b32encode(self.digest).decode()[:6].lower()
 
     def render(self) -> str:
