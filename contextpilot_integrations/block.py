@@ -9,13 +9,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import index as as_int
 from typing import Any, TypeAlias
 
-__all__ = ["MARKER_START", "BlockId", "Collapsed", "ContextBlock", "collapse_duplicates", "marker"]
+__all__ = ["MARKER_START", "BlockId", "ContextBlock", "marker"]
 
 BlockId: TypeAlias = "str | int | tuple[BlockId, ...]"
 
@@ -71,31 +71,6 @@ class ContextBlock:
     def render(self) -> str:
         """Return the block as it stands in every prompt: its marker, then its text verbatim."""
         return f"{marker(self.label)} {self.text}" if self.text else marker(self.label)
-
-
-@dataclass(frozen=True, slots=True)
-class Collapsed:
-    """A request's blocks with each one once.
-
-    Attributes:
-        blocks: The distinct blocks, best first.
-        ranks: For each of them its place in the request, counted from 0.
-        duplicates: The places that were dropped, since a better-ranked equal block stands before them.
-    """
-
-    blocks: tuple[ContextBlock, ...]
-    ranks: tuple[int, ...]
-    duplicates: tuple[int, ...]
-
-
-def collapse_duplicates(blocks: Sequence[ContextBlock]) -> Collapsed:
-    """Keep each block of a request once, at its best rank."""
-    first: dict[ContextBlock, int] = {}
-    duplicates = []
-    for rank, block in enumerate(blocks):
-        if first.setdefault(block, rank) != rank:
-            duplicates.append(rank)
-    return Collapsed(tuple(first), tuple(first.values()), tuple(duplicates))
 
 
 def _normalized(value: object) -> BlockId:
