@@ -9,13 +9,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import index as as_int
 from typing import Any, TypeAlias
 
-__all__ = ["MARKER_START", "BlockId", "Collapsed", "ContextBlock", "collapse_duplicates", "marker"]
+__all__ = ["MARKER_START", "BlockId", "ContextBlock", "marker"]
 
 BlockId: TypeAlias = "str | int | tuple[BlockId, ...]"
 
@@ -60,48 +60,21 @@ class ContextBlock:
     def digest(self) -> bytes:
         """16 bytes that stand for (id, text), equal on every machine."""
         encoded = _encoded(self.id)
-        digest = hashlib.blake2b(len(encoded).to_bytes(8, "big"), digest_size=16)
-        digest.update(encoded)
-        digest.update(self.text.encode("utf-8", "surrogatepass"))
-        return digest.digest()
+        parts = len(encoded).to_bytes(8, "big"), encoded, self.text.encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
 
     @cached_property
     def label(self) -> str:
         """The id where it is at most 8 plain characters, else 6 base32 characters of the digest."""
-        # An int's length is asked first: str() refuses those of more than 4,300 digits.
-        long = isinstance(self.id, tuple) or (isinstance(self.id, int) and self.id.bit_length() > 27)
-        if not long and _PLAIN.fullmatch(plain := str(self.id)):
-            return plain
+        if isinstance(self.id, str) and _PLAIN.fullmatch(self.id):
+            return self.id
+        if isinstance(self.id, int) and -(10**7) < self.id < 10**8:
+            return str(self.id)
         return base64.b32encode(self.digest).decode()[:6].lower()
 
     def render(self) -> str:
         """Return the block as it stands in every prompt: its marker, then its text verbatim."""
         return f"{marker(self.label)} {self.text}" if self.text else marker(self.label)
-
-
-@dataclass(frozen=True, slots=True)
-class Collapsed:
-    """A request's blocks with each one once.
-
-    Attributes:
-        blocks: The distinct blocks, best first.
-        ranks: For each of them its place in the request, counted from 0.
-        duplicates: The places that were dropped, since a better-ranked equal block stands before them.
-    """
-
-    blocks: tuple[ContextBlock, ...]
-    ranks: tuple[int, ...]
-    duplicates: tuple[int, ...]
-
-
-def collapse_duplicates(blocks: Sequence[ContextBlock]) -> Collapsed:
-    """Keep each block of a request once, at its best rank."""
-    first: dict[ContextBlock, int] = {}
-    duplicates = []
-    for rank, block in enumerate(blocks):
-        if first.setdefault(block, rank) != rank:
-            duplicates.append(rank)
-    return Collapsed(tuple(first), tuple(first.values()), tuple(duplicates))
 
 
 def _normalized(value: object) -> BlockId:

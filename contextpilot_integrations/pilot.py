@@ -98,7 +98,9 @@ class ContextPilot:
         self._device = device
         self._on_error = on_error
         self._max_namespaces = max_namespaces
-        self._weight = lru_cache(maxsize=8192)(self._weigh)
+        # Blocks come as new objects with every request. The first of equal ones is kept, so that it alone
+        # is digested and weighed, and whatever is cached holds its digest and no copies of it.
+        self._known = lru_cache(maxsize=8192)(self._weighed)
         self._lock = Lock()
         self._states: OrderedDict[Namespace, State] = OrderedDict()
         self._preambles = PreambleWatch(max_namespaces)
@@ -138,7 +140,7 @@ class ContextPilot:
         """
         blocks = _checked_blocks(blocks)
         try:
-            request = Request(blocks, request_id, self._weight)
+            request = Request(blocks, request_id, self._known)
             state = self._state(namespace)
             with state.lock:
                 if not request.ambiguous:
@@ -296,7 +298,7 @@ class ContextPilot:
         namespace: Namespace,
         show_progress: bool,
     ) -> BatchPlan:
-        requests = [Request(b, i, self._weight) for b, i in zip(contexts, ids, strict=True)]
+        requests = [Request(b, i, self._known) for b, i in zip(contexts, ids, strict=True)]
         if not requests:
             return BatchPlan((), ())
         state = self._state(namespace)
@@ -347,8 +349,8 @@ class ContextPilot:
                 self._states.popitem(last=False)
             return state
 
-    def _weigh(self, block: ContextBlock) -> int:
-        return max(1, int(self._count(block.text))) if block.text else 1
+    def _weighed(self, block: ContextBlock) -> tuple[ContextBlock, int]:
+        return block, max(1, int(self._count(block.text))) if block.text else 1
 
     def _unplanned(
         self,
@@ -375,7 +377,8 @@ class ContextPilot:
 
     def _tally(self, plans: Sequence[Plan]) -> None:
         with self._lock:
-            self._outcomes.update(plan.outcome for plan in plans)
+            for plan in plans:
+                self._outcomes[plan.outcome] += 1
 
 
 def _from_settings(settings: dict[str, Any]) -> ContextPilot:

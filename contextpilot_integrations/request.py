@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from contextpilot_integrations.annotation import is_ambiguous, order_annotation
-from contextpilot_integrations.block import ContextBlock, collapse_duplicates
+from contextpilot_integrations.block import ContextBlock
 from contextpilot_integrations.index.tree import Insertion
 from contextpilot_integrations.namespace import Namespace
 from contextpilot_integrations.plan import Outcome, Plan
@@ -15,6 +15,12 @@ __all__ = ["Request"]
 
 class Request:
     """A request's blocks, each once, and the order in which they are sent.
+
+    Args:
+        blocks: The request's context as given, best first; of equal blocks the first is sent.
+        request_id: The id under which the engine may report its eviction.
+        known: Returns for a block the first of its equals, which has its digest and label already, and
+            its tokens.
 
     Attributes:
         context: The digests of the blocks, best first.
@@ -28,12 +34,20 @@ class Request:
         self,
         blocks: Sequence[ContextBlock],
         request_id: Hashable | None,
-        weight: Callable[[ContextBlock], int],
+        known: Callable[[ContextBlock], tuple[ContextBlock, int]],
     ) -> None:
-        self._collapsed = collapse_duplicates(blocks)
-        self.context: list[Hashable] = [block.digest for block in self._collapsed.blocks]
-        self.weights = [weight(block) for block in self._collapsed.blocks]
-        self.ambiguous = is_ambiguous(self._collapsed.blocks)
+        self._blocks = blocks
+        self._relevance: list[ContextBlock] = []
+        self._ranks: dict[Hashable, int] = {}
+        self.weights: list[int] = []
+        for rank, given in enumerate(blocks):
+            block, weight = known(given)
+            if block.digest not in self._ranks:
+                self._ranks[block.digest] = rank
+                self._relevance.append(block)
+                self.weights.append(weight)
+        self.context = [*self._ranks]
+        self.ambiguous = is_ambiguous(self._relevance)
         self.order = self.context
         self.request_id = request_id
 
@@ -47,21 +61,20 @@ class Request:
         self, order_template: str, namespace: Namespace, inserted: Insertion, path: tuple[int, ...]
     ) -> Plan:
         """Return the plan, once the index has taken the request up."""
-        blocks, ranks = self._collapsed.blocks, self._collapsed.ranks
-        place = {digest: place for place, digest in enumerate(self.context)}
-        places = [place[digest] for digest in self.order]
+        ranks = tuple(self._ranks[digest] for digest in self.order)
         if self.ambiguous:
             outcome = Outcome.LABEL_COLLISION
         else:
             outcome = Outcome.UNCHANGED if self.order == self.context else Outcome.ALIGNED
+        aligned = outcome is Outcome.ALIGNED
         return Plan(
-            blocks=tuple(blocks[place] for place in places),
-            ranks=tuple(ranks[place] for place in places),
-            duplicates=self._collapsed.duplicates,
+            blocks=tuple(self._blocks[rank] for rank in ranks),
+            ranks=ranks,
+            duplicates=tuple(sorted({*range(len(self._blocks))}.difference(ranks))),
             search_path=path,
             expected_cached_blocks=inserted.cached_blocks,
             expected_cached_tokens=inserted.cached_weight,
-            order_annotation=order_annotation(blocks, order_template) if outcome is Outcome.ALIGNED else "",
+            order_annotation=order_annotation(self._relevance, order_template) if aligned else "",
             outcome=outcome,
             namespace=namespace,
             request_id=self.request_id,

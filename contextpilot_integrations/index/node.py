@@ -47,7 +47,7 @@ class Node:
         self.position = position
         self.blocks = blocks
         self.weights = weights
-        # Positions only grow, so the dict's own order is the order of positions.
+        # Positions only grow, so each dict's own order is the order of positions.
         self.children: dict[int, Node] = {}
         self.by_first_block: dict[Hashable, Node] = {}
         self.next_position = 0

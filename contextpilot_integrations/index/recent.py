@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Hashable, Iterator, Sequence
-from itertools import islice
 
 __all__ = ["RecentContexts"]
 
@@ -18,7 +17,7 @@ class RecentContexts:
     def __init__(self) -> None:
         self._oldest = 0
         self._contexts: deque[frozenset[Hashable]] = deque()
-        self._holders: dict[Hashable, deque[int]] = {}
+        self._holders: defaultdict[Hashable, deque[int]] = defaultdict(lambda: deque(maxlen=_LOOKED_AT))
 
     def __iter__(self) -> Iterator[frozenset[Hashable]]:
         """Iterate over the contexts, oldest first."""
@@ -29,11 +28,12 @@ class RecentContexts:
         number = self._oldest + len(self._contexts)
         self._contexts.append(frozenset(context))
         for block in self._contexts[-1]:
-            self._holders.setdefault(block, deque()).append(number)
+            self._holders[block].append(number)
         if len(self._contexts) > _CONTEXTS:
             for block in self._contexts.popleft():
                 holders = self._holders[block]
-                holders.popleft()
+                if holders[0] == self._oldest:
+                    holders.popleft()
                 if not holders:
                     del self._holders[block]
             self._oldest += 1
@@ -46,12 +46,10 @@ class RecentContexts:
         """
         shared: dict[int, int] = {}
         for block, weight in zip(blocks, weights, strict=True):
-            holders = self._holders.get(block)
-            if holders is not None:
-                for number in islice(reversed(holders), _LOOKED_AT):
-                    shared[number] = shared.get(number, 0) + weight
+            for number in self._holders.get(block, ()):
+                shared[number] = shared.get(number, 0) + weight
         if not shared:
             return frozenset()
         most = max(shared.values())
-        number = max(number for number, weight in shared.items() if weight == most)
+        number = max([number for number, weight in shared.items() if weight == most])
         return self._contexts[number - self._oldest]

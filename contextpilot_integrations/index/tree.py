@@ -11,11 +11,14 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from operator import attrgetter
 
 from contextpilot_integrations.index.distance import context_distance
 from contextpilot_integrations.index.node import NO_REQUESTS, Node
 
 __all__ = ["ContextIndex", "Insertion", "Match"]
+
+_position = attrgetter("position")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,42 +126,40 @@ class ContextIndex:
         """
         ranks = {block: rank for rank, block in enumerate(context)}
         best, best_weight, best_depth = self.root, 0, 0
-        # Per entry: a node, the weight and depth reached in it, whether its edge was followed to the end,
-        # and, where displacement is limited, the ranks placed so far as bits.
-        stack = [(self.root, 0, 0, True, 0)]
-        visits = self.max_visits
+        # Per entry: a node, the weight and depth reached above it, and, where displacement is limited, the
+        # ranks placed so far as bits.
+        stack = [(self.root, 0, 0, 0)]
+        visits = self.max_visits - 1  # The root takes the first.
         while stack and visits:
-            visits -= 1
-            node, weight, depth, whole, placed = stack.pop()
+            node, weight, depth, placed = stack.pop()
+            above = depth
+            for block in node.blocks:
+                if block not in ranks:
+                    break
+                if max_displacement is not None:
+                    rank = ranks[block]
+                    placed |= 1 << rank
+                    # The best-ranked block not placed yet comes after this one at the earliest.
+                    waiting = (~placed & (placed + 1)).bit_length() - 1
+                    if max(abs(depth - rank), depth + 1 - waiting) > max_displacement:
+                        break
+                weight += node.weights[depth - above]
+                depth += 1
+            else:
+                # The child at the lowest position is pushed last, so it is searched first.
+                first = node.by_first_block
+                if len(first) <= len(ranks):
+                    for block, child in reversed(first.items()):
+                        if block in ranks:
+                            stack.append((child, weight, depth, placed))
+                else:
+                    entered = [first[block] for block in ranks if block in first]
+                    for child in sorted(entered, key=_position, reverse=True):
+                        stack.append((child, weight, depth, placed))
+            if depth > above:
+                visits -= 1
             if weight > best_weight:
                 best, best_weight, best_depth = node, weight, depth
-            if not whole:
-                continue
-            first = node.by_first_block
-            if len(first) <= len(ranks):
-                entered = [child for block, child in first.items() if block in ranks]
-            else:
-                entered = [first[block] for block in ranks if block in first]
-            entered.sort(key=_position, reverse=True)
-            for child in entered:
-                child_weight, child_depth, child_placed = weight, depth, placed
-                for block, block_weight in zip(child.blocks, child.weights, strict=True):
-                    rank = ranks.get(block)
-                    if rank is None:
-                        break
-                    if max_displacement is not None:
-                        child_placed |= 1 << rank
-                        # The best-ranked block not placed yet comes after this one at the earliest.
-                        waiting = (~child_placed & (child_placed + 1)).bit_length() - 1
-                        if max(abs(child_depth - rank), child_depth + 1 - waiting) > max_displacement:
-                            break
-                    child_weight += block_weight
-                    child_depth += 1
-                followed = child_depth - depth
-                if followed:
-                    stack.append(
-                        (child, child_weight, child_depth, followed == len(child.blocks), child_placed)
-                    )
         return Match(tuple(islice(best.sequence, best_depth)), best_weight, best)
 
     def insert(
@@ -249,6 +250,9 @@ class ContextIndex:
             _require(len(node.blocks) == len(node.weights), "a weight for each block")
             _require(len(node.children) == len(node.by_first_block), "children differ in their first block")
             _require([*node.children] == sorted(node.children), "children stand in the order of positions")
+            _require(
+                [*node.by_first_block.values()] == [*node.children.values()], "also by their first blocks"
+            )
             _require(all(p < node.next_position for p in node.children), "positions are never given twice")
             for position, child in node.children.items():
                 _require(child.parent is node and child.position == position, "children know their place")
@@ -344,10 +348,6 @@ class ContextIndex:
         for request_id in node.requests:
             del self._request_nodes[request_id]
         node.requests = NO_REQUESTS
-
-
-def _position(node: Node) -> int:
-    return node.position
 
 
 def _shared_length(blocks: Sequence[Hashable], sequence: Sequence[Hashable], start: int) -> int:

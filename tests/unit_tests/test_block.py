@@ -4,7 +4,6 @@ import sys
 import pytest
 
 from contextpilot_integrations import ContextBlock
-from contextpilot_integrations.block import collapse_duplicates
 
 
 class Index:
@@ -114,11 +113,3 @@ def test_a_digest_is_the_same_in_every_process():
             env={"PYTHONHASHSEED": seed},
         )
         assert output.stdout.strip() == ContextBlock(("x", 1), "text").digest.hex()
-
-
-def test_duplicates_collapse_to_the_best_rank():
-    a, b, other_a = ContextBlock("a", "1"), ContextBlock("b", "1"), ContextBlock("a", "2")
-    collapsed = collapse_duplicates([b, a, b, other_a, a])
-    assert collapsed.blocks == (b, a, other_a)
-    assert collapsed.ranks == (0, 1, 3)
-    assert collapsed.duplicates == (2, 4)

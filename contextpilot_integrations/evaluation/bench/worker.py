@@ -68,7 +68,7 @@ class _Ours:
         return [self.order(planned.plans[place]) for place in planned.schedule]
 
     def request_input(self, context: list[int]) -> Any:
-        """New objects for every request, whose digests are then part of its time."""
+        """New objects for every request, of which nothing is worked out yet."""
         return [self._block(block) for block in context]
 
     def request(self, context: Any) -> Any:
