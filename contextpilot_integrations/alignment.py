@@ -166,16 +166,21 @@ def _windows(contexts: Sequence[Sequence[Hashable]], size: int) -> list[list[int
 class _Attached:
     """A cluster node with its best use of the cache.
 
-    ``alone`` are the tokens to prefill where nothing stands before the node, ``beneath`` those that its
-    subtree adds to the node's own blocks, ``dissolved`` whether the children do better without it.
+    ``cached`` is the cached sequence that is worth most to the node, ``alone`` are the tokens to prefill
+    where nothing stands before it, ``beneath`` those that its subtree adds to the node's own blocks,
+    ``dissolved`` whether the children do better without it.
     """
 
-    __slots__ = ("alone", "beneath", "children", "dissolved", "match", "node", "weight")
+    __slots__ = ("alone", "beneath", "cached", "children", "dissolved", "node", "weight")
 
     def __init__(
-        self, node: ClusterNode, children: list[_Attached], weights: Mapping[Hashable, int], match: Match
+        self,
+        node: ClusterNode,
+        children: tuple[_Attached, ...],
+        weights: Mapping[Hashable, int],
+        match: Match,
     ) -> None:
-        self.node, self.children, self.match = node, children, match
+        self.node, self.children, self.cached = node, children, match.blocks
         self.weight = sum(weights[block] for block in node.blocks)
         self.beneath: int = sum(child.weight - self.weight + child.beneath for child in children)
         together = self.weight - match.weight + self.beneath
@@ -194,7 +199,7 @@ def _attach(
         nodes.extend(node.children)
     done: dict[int, _Attached] = {}
     for node in reversed(order):
-        children = [done.pop(id(child)) for child in node.children]
+        children = tuple([done.pop(id(child)) for child in node.children])
         done[id(node)] = _Attached(node, children, weights, search(node.blocks))
     return done[id(root)]
 
@@ -213,7 +218,7 @@ def _place(
         if prefix is None and attached.dissolved:
             stack.extend((child, None) for child in attached.children)
             continue
-        start = attached.match.blocks if prefix is None else prefix
+        start = attached.cached if prefix is None else prefix
         sequence = _extended(start, attached.node.blocks, weights, most_similar)
         for member in attached.node.members:
             orders[places[member]] = sequence

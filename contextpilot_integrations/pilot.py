@@ -319,7 +319,7 @@ class ContextPilot:
         tree = ContextIndex()
         nodes = [tree.insert(request.order).node for request in requests]
         execution = schedule([node.path for node in nodes])
-        inserted: dict[int, tuple[Insertion, tuple[int, ...]]] = {}
+        insertions: dict[int, Insertion] = {}
         for place in execution:
             request = requests[place]
             with state.lock:
@@ -327,15 +327,13 @@ class ContextPilot:
                     request.order = align_within(
                         self._max_displacement, request.order, request.context, state.index.search
                     )
-                insertion = state.record(request)
-                inserted[place] = insertion, insertion.node.path
+                insertions[place] = state.record(request)
         plans = []
         for place, request in enumerate(requests):
-            insertion, path = inserted[place]
             with state.lock:
-                if insertion.node in state.index:
-                    path = insertion.node.path
-            plans.append(request.plan(self._order_template, namespace, insertion, path))
+                # Only now: who came later may have split the nodes on the way.
+                path = insertions[place].node.path
+            plans.append(request.plan(self._order_template, namespace, insertions[place], path))
         return BatchPlan(tuple(plans), execution)
 
     def _state(self, namespace: Namespace) -> State:

@@ -37,18 +37,17 @@ class Request:
         known: Callable[[ContextBlock], tuple[ContextBlock, int]],
     ) -> None:
         self._blocks = blocks
-        self._relevance: list[ContextBlock] = []
         self._ranks: dict[Hashable, int] = {}
-        self.weights: list[int] = []
+        relevance, weights = [], []
         for rank, given in enumerate(blocks):
             block, weight = known(given)
             if block.digest not in self._ranks:
                 self._ranks[block.digest] = rank
-                self._relevance.append(block)
-                self.weights.append(weight)
-        self.context = [*self._ranks]
-        self.ambiguous = is_ambiguous(self._relevance)
-        self.order = self.context
+                relevance.append(block)
+                weights.append(weight)
+        self._relevance, self.weights, self.context = tuple(relevance), tuple(weights), tuple(self._ranks)
+        self.ambiguous = is_ambiguous(relevance)
+        self.order = [*self.context]
         self.request_id = request_id
 
     @property
@@ -65,7 +64,7 @@ class Request:
         if self.ambiguous:
             outcome = Outcome.LABEL_COLLISION
         else:
-            outcome = Outcome.UNCHANGED if self.order == self.context else Outcome.ALIGNED
+            outcome = Outcome.UNCHANGED if [*ranks] == sorted(ranks) else Outcome.ALIGNED
         aligned = outcome is Outcome.ALIGNED
         return Plan(
             blocks=tuple(self._blocks[rank] for rank in ranks),

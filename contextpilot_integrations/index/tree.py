@@ -124,8 +124,10 @@ class ContextIndex:
             max_displacement: How far any block may end up from its place in ``context``, those behind the
                 cached sequence included, which keep their order. None: anywhere.
         """
-        ranks = {block: rank for rank, block in enumerate(context)}
         best, best_weight, best_depth = self.root, 0, 0
+        if not self._recency:
+            return Match((), 0, best)
+        ranks = {block: rank for rank, block in enumerate(context)}
         # Per entry: a node, the weight and depth reached above it, and, where displacement is limited, the
         # ranks placed so far as bits.
         stack = [(self.root, 0, 0, 0)]
