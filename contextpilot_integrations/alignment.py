@@ -181,7 +181,7 @@ class _Attached:
         match: Match,
     ) -> None:
         self.node, self.children, self.cached = node, children, match.blocks
-        self.weight = sum(weights[block] for block in node.blocks)
+        self.weight = sum(map(weights.__getitem__, node.blocks))
         self.beneath: int = sum(child.weight - self.weight + child.beneath for child in children)
         together = self.weight - match.weight + self.beneath
         apart = sum(child.alone for child in children)
@@ -234,5 +234,6 @@ def _extended(
     """Return the prefix, then of the other blocks those that the most similar context held, then the rest."""
     held = frozenset(prefix)
     rest = [block for block in blocks if block not in held]
-    similar = most_similar(rest, [weights[block] for block in rest])
-    return [*prefix, *sorted(rest, key=lambda block: block not in similar)]
+    if similar := most_similar(rest, [weights[block] for block in rest]):
+        rest.sort(key=lambda block: block not in similar)
+    return [*prefix, *rest]

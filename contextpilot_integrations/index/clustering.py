@@ -66,17 +66,18 @@ def cluster(
     if not leaves:
         return ()
     nodes: list[ClusterNode | None] = [*leaves]
-    overlaps = Overlaps([leaf.blocks for leaf in leaves], weights, torch.device(device))
-    while pairs := overlaps.reciprocal_pairs():
-        overlaps.merge()
-        for staying, ending in pairs:
-            a, b = nodes[staying], nodes[ending]
-            assert a is not None
-            assert b is not None
-            held = frozenset(b.blocks)
-            nodes[staying] = ClusterNode(tuple(block for block in a.blocks if block in held), (a, b))
-            nodes[ending] = None
-        on_merged(len(pairs))
+    with torch.inference_mode():
+        overlaps = Overlaps([leaf.blocks for leaf in leaves], weights, torch.device(device))
+        while pairs := overlaps.reciprocal_pairs():
+            overlaps.merge()
+            for staying, ending in pairs:
+                a, b = nodes[staying], nodes[ending]
+                assert a is not None
+                assert b is not None
+                held = frozenset(b.blocks)
+                nodes[staying] = ClusterNode(tuple([block for block in a.blocks if block in held]), (a, b))
+                nodes[ending] = None
+            on_merged(len(pairs))
     return tuple(node for node in nodes if node is not None)
 
 

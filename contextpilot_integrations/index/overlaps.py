@@ -60,7 +60,7 @@ class Overlaps:
         for tile in self._tiles(self._rows):
             self._shared[:, tile[0] : tile[-1] + 1] = self._shared_with(tile)
         self._shared.fill_diagonal_(0)
-        self._most = torch.empty_like(self._node_weights)
+        self._most = torch.ones_like(self._node_weights)
         self._partner = torch.zeros_like(self._rows)
         self._rank_weights()
         self._find_partners(self._rows)
@@ -81,11 +81,8 @@ class Overlaps:
     def merge(self) -> None:
         """Let one node of each reciprocal pair become the intersection, and the other one end."""
         staying, ending = self._staying, self._ending
-        cut = self._node_weights[staying] > self._most[staying]
-        changed = staying[cut]
-        self._intersect(changed, ending[cut])
-        self._held[self._held_by(ending)[0]] = len(self._block_weights) - 1
-        self._shared.index_fill_(1, ending, 0)
+        self._intersect(staying, ending)
+        changed = staying[self._node_weights[staying] > self._most[staying]]
         for tile in self._tiles(changed):
             shared = self._shared_with(tile)
             shared[tile, torch.arange(len(tile), device=tile.device)] = 0
@@ -113,11 +110,11 @@ class Overlaps:
         return torch.arange(len(row), device=rows.device) + shift[row], row
 
     def _intersect(self, rows: torch.Tensor, others: torch.Tensor) -> None:
-        """Leave each row what the other one holds too."""
+        """Leave each row what the other one holds too, and the other one nothing."""
         (mine, row), (theirs, other) = self._held_by(rows), self._held_by(others)
         blocks = len(self._block_weights)
         kept = torch.isin(row * blocks + self._held[mine], other * blocks + self._held[theirs])
-        self._held[mine[~kept]] = blocks - 1
+        self._held[mine[~kept]] = self._held[theirs] = blocks - 1
 
     def _shared_with(self, columns: torch.Tensor) -> torch.Tensor:
         """Return the overlaps of all rows with some: an embedding bag sums what these hold of each row."""
@@ -128,9 +125,10 @@ class Overlaps:
         return embedding_bag(self._held, weights, self._starts, mode="sum")
 
     def _find_partners(self, rows: torch.Tensor) -> None:
-        """Find the best partner of some rows among all."""
+        """Find the best partner of some rows among all that have not ended."""
+        live = (self._most > 0).to(self._most.dtype)
         for tile in self._tiles(rows):
-            shared = self._shared.index_select(0, tile)
+            shared = self._shared.index_select(0, tile).mul_(live)
             self._most[tile] = most = shared.amax(1)
             row, column = torch.nonzero(shared == most[:, None], as_tuple=True)
             preference = torch.full_like(tile, _NOTHING)

@@ -44,6 +44,8 @@ class RecentContexts:
         Only the last 16 holders of each block are looked at, which bounds the work. Empty where no
         context shares a block.
         """
+        if not self._contexts:
+            return frozenset()
         shared: dict[int, int] = {}
         for block, weight in zip(blocks, weights, strict=True):
             for number in self._holders.get(block, ()):
