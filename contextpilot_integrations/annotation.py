@@ -13,7 +13,7 @@ ORDER_TEMPLATE = "Please read the context in the following priority order: {orde
 
 def order_annotation(relevance: Sequence[ContextBlock], template: str = ORDER_TEMPLATE) -> str:
     """Name the blocks in their order of relevance, best first, by the markers that the prompt shows."""
-    return template.replace("{order}", " > ".join(marker(block.label) for block in relevance))
+    return template.replace("{order}", " > ".join([marker(block.label) for block in relevance]))
 
 
 def check_order_template(template: str) -> str:

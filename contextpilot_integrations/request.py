@@ -60,14 +60,14 @@ class Request:
         self, order_template: str, namespace: Namespace, inserted: Insertion, path: tuple[int, ...]
     ) -> Plan:
         """Return the plan, once the index has taken the request up."""
-        ranks = tuple(self._ranks[digest] for digest in self.order)
+        ranks = tuple([self._ranks[digest] for digest in self.order])
         if self.ambiguous:
             outcome = Outcome.LABEL_COLLISION
         else:
             outcome = Outcome.UNCHANGED if [*ranks] == sorted(ranks) else Outcome.ALIGNED
         aligned = outcome is Outcome.ALIGNED
         return Plan(
-            blocks=tuple(self._blocks[rank] for rank in ranks),
+            blocks=tuple([self._blocks[rank] for rank in ranks]),
             ranks=ranks,
             duplicates=tuple(sorted({*range(len(self._blocks))}.difference(ranks))),
             search_path=path,
