@@ -314,11 +314,8 @@ class ContextPilot:
         )
         for request, order in zip(alignable, orders, strict=True):
             request.order = order
-        # The orders alone make the tree to schedule by; the shared index meets them in execution order,
-        # as the engine does, so that a small capacity drops what the engine drops.
-        tree = ContextIndex()
-        nodes = [tree.insert(request.order).node for request in requests]
-        execution = schedule([node.path for node in nodes])
+        execution = schedule([request.order for request in requests])
+        # The shared index meets them as the engine does, so that a small capacity drops what it drops.
         insertions: dict[int, Insertion] = {}
         for place in execution:
             request = requests[place]

@@ -3,60 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
+from operator import eq, itemgetter
+from typing import Any
 
 __all__ = ["schedule"]
 
 
 class _Branch:
-    __slots__ = ("children", "deepest", "position", "requests", "size")
+    """A prefix at whose end requests end or part."""
 
-    def __init__(self, position: int) -> None:
-        self.position = position
-        self.children: dict[int, _Branch] = {}
+    __slots__ = ("children", "first", "height", "length", "requests", "size")
+
+    def __init__(self, length: int) -> None:
+        self.length = length
         self.requests: list[int] = []
-        self.deepest = 0
-        self.size = 0
+        self.children: list[_Branch] = []
+        self.size = self.height = 0
+        self.first = -1
+
+    def close(self) -> None:
+        """Sum up, once the branch is complete."""
+        children = self.children
+        self.size = len(self.requests) + sum(child.size for child in children)
+        self.height = 1 + max((child.height for child in children), default=-1)
+        self.first = min([*self.requests[:1], *(child.first for child in children)])
 
 
-def schedule(paths: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Order requests depth first over their search paths.
+def schedule(sequences: Sequence[Sequence[Any]]) -> tuple[int, ...]:
+    """Order requests depth first over the prefixes that they share.
 
-    The paper groups by the first element of the path and sorts a group by length, which tears subtrees
-    apart where the tree is deeper than two levels; a small cache then has lost a prefix when its next
-    user comes. Here a subtree is finished before the next one starts: among a node's children the one
-    with the deepest descendant first, then the larger, then the lower position; the root's children by
-    size, then by position. A request that ends at a node runs before those that extend it; requests with
-    equal paths run in the order given.
+    The paper groups by the first element of the search path and sorts a group by length, which tears
+    subtrees apart where the tree is deeper than two levels; a small cache then has lost a prefix when its
+    next user comes. Here a subtree is finished before the next one starts: among the branches of a prefix
+    the one with the deepest descendant first, then the larger, then the one that was given first; those at
+    the root by size alone. A request runs before those that extend it; equal ones run as given.
 
     Args:
-        paths: One search path per request (`Node.path`).
+        sequences: For each request what it shares prefixes by: its blocks in the order to send, or its
+            search path (`Node.path`). The elements must be comparable.
 
     Returns:
-        The places of the requests in ``paths``, in execution order.
+        The places of the requests in ``sequences``, in execution order.
     """
+    # In sorted order, whatever shares a prefix stands together: the tree is made by one pass over it.
     root = _Branch(0)
-    for request, path in enumerate(paths):
-        branch = root
-        line = [root]
-        for position in path:
-            if position not in branch.children:
-                branch.children[position] = _Branch(position)
-            branch = branch.children[position]
-            line.append(branch)
-        branch.requests.append(request)
-        for depth, passed in enumerate(line):
-            passed.size += 1
-            passed.deepest = max(passed.deepest, len(path) - depth)
+    line = [root]
+    previous: Sequence[Any] = ()
+    for place, sequence in sorted(enumerate(sequences), key=itemgetter(1)):
+        shared = sum(takewhile(bool, map(eq, previous, sequence)))
+        _close(line, shared)
+        if len(sequence) > line[-1].length:
+            line.append(_Branch(len(sequence)))
+        line[-1].requests.append(place)
+        previous = sequence
+    _close(line, 0)
     order: list[int] = []
     stack = [root]
     while stack:
         branch = stack.pop()
         order.extend(branch.requests)
         if branch is root:
-            first = sorted(branch.children.values(), key=lambda child: (-child.size, child.position))
+            branch.children.sort(key=lambda child: (-child.size, child.first), reverse=True)
         else:
-            first = sorted(
-                branch.children.values(), key=lambda child: (-child.deepest, -child.size, child.position)
-            )
-        stack.extend(reversed(first))
+            branch.children.sort(key=lambda child: (-child.height, -child.size, child.first), reverse=True)
+        stack.extend(branch.children)
     return tuple(order)
+
+
+def _close(line: list[_Branch], length: int) -> None:
+    """Leave a line of ever longer prefixes, each a child of the one before, for one of a certain length."""
+    while line[-1].length > length:
+        branch = line.pop()
+        branch.close()
+        if line[-1].length < length:
+            line.append(_Branch(length))
+        line[-1].children.append(branch)

@@ -9,10 +9,14 @@ def test_a_subtree_is_finished_before_the_next_one():
     assert schedule(paths) == (0, 2, 4, 1, 3)
 
 
-def test_among_children_the_deepest_then_the_larger_then_the_lower_position_goes_first():
-    paths = [(0, 0), (0, 1), (0, 1), (0, 2, 0)]
-    assert schedule(paths) == (3, 1, 2, 0)
-    assert schedule([(0, 1), (0, 0)]) == (1, 0)
+def test_among_branches_the_deepest_then_the_larger_then_the_one_given_first_goes_first():
+    paths = [(0, 0), (0, 1), (0, 1), (0, 2), (0, 2, 0)]
+    assert schedule(paths) == (3, 4, 1, 2, 0)
+    assert schedule([(0, 1), (0, 0)]) == (0, 1)
+
+
+def test_a_prefix_that_no_two_requests_part_at_makes_none_deeper():
+    assert schedule([(0, 1), (0, 2, 0, 0)]) == (0, 1)
 
 
 def test_the_roots_children_go_by_size():
