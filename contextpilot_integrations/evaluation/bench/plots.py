@@ -108,10 +108,14 @@ def _empty(title: str) -> tuple[Any, Any]:
 
 
 def _finish(figure: Any, axes: Any, picture: Path) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.yaxis.set_major_formatter("{x:g}")
+    for axis, numbers in ((axes.xaxis, "{x:,.0f}"), (axes.yaxis, "{x:g}")):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(numbers)
+        axis.set_minor_formatter(NullFormatter())
     _save(figure, axes, picture)
 
 
