@@ -15,7 +15,7 @@ from torch.nn.functional import embedding_bag
 __all__ = ["Overlaps"]
 
 _TILE = 1 << 20
-_NOTHING = torch.iinfo(torch.int64).max
+_NOBODY = 1 << 62  # A preference larger than any; as a partner, the row itself.
 
 
 class Overlaps:
@@ -130,16 +130,17 @@ class Overlaps:
         for tile in self._tiles(rows):
             shared = self._shared.index_select(0, tile).mul_(live)
             self._most[tile] = most = shared.amax(1)
-            row, column = torch.nonzero(shared == most[:, None], as_tuple=True)
-            preference = torch.full_like(tile, _NOTHING)
+            row, column = torch.nonzero(shared == most.clamp(min=1)[:, None], as_tuple=True)
+            preference = torch.full_like(tile, _NOBODY)
             preference.scatter_reduce_(0, row, self._preference(tile[row], column), "amin")
             self._partner[tile] = self._preferred(tile, preference)
 
     def _improve_partners(self, columns: torch.Tensor) -> None:
         """Let all rows change over to one of these columns where it is better and shares no less."""
         preference = self._preference(self._rows, self._partner)
+        most = self._most.clamp(min=1)
         for tile in self._tiles(columns):
-            column, row = torch.nonzero(self._shared.index_select(0, tile) == self._most, as_tuple=True)
+            column, row = torch.nonzero(self._shared.index_select(0, tile) == most, as_tuple=True)
             preference.scatter_reduce_(0, row, self._preference(row, tile[column]), "amin")
         self._partner = self._preferred(self._rows, preference)
 
