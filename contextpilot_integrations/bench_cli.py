@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -26,6 +29,7 @@ from contextpilot_integrations.evaluation.bench.plots import (
     plot_displacement,
     plot_online,
 )
+from contextpilot_integrations.evaluation.bench.process import MeasurementError
 from contextpilot_integrations.evaluation.traces import read_trace
 
 __all__ = ["app"]
@@ -40,6 +44,17 @@ class Device(StrEnum):
 
     cpu = "cpu"
     cuda = "cuda"
+
+
+@contextmanager
+def measuring() -> Iterator[None]:
+    """Say in one line why a measurement came to no end, and exit with 1; with 2 where the input is bad."""
+    with bad_input():
+        try:
+            yield
+        except MeasurementError as error:
+            print(f"contextpilot: {error}", file=sys.stderr)
+            raise typer.Exit(1) from error
 
 
 Contexts = Annotated[int, typer.Option(metavar="N", help="How many contexts.")]
@@ -73,14 +88,14 @@ def build(
     A picture shows how the seconds grow, so for it an eighth, a quarter and half of the contexts are
     planned as well.
     """
-    with bad_input():
+    with measuring():
         if plot is not None:
             check_picture(plot)
         peer = None if against is None else published_package(against)
         sizes = [contexts] if plot is None else sorted({-(-contexts // part) for part in (8, 4, 2, 1)})
         with tqdm(total=len(sizes) * (1 if peer is None else 2), leave=False, disable=None) as bar:
             results = [
-                bench_build(size, k, device=device, window=window, against=peer, on_measured=bar.update)
+                bench_build(size, k, device=device.value, window=window, against=peer, on_measured=bar.update)
                 for size in sizes
             ]
         if plot is not None:
@@ -97,7 +112,7 @@ def online(
     plot: Plot = None,
 ) -> None:
     """Store contexts one after another, then time 1,000 fresh requests: search, align, insert."""
-    with bad_input():
+    with measuring():
         if plot is not None:
             check_picture(plot)
         peer = None if against is None else published_package(against)
@@ -123,7 +138,7 @@ def displacement(
     plot: Plot = None,
 ) -> None:
     """Plan the same requests under growing limits on how far a block may move from its rank."""
-    with bad_input():
+    with measuring():
         if plot is not None:
             check_picture(plot)
         if trace is None:

@@ -88,8 +88,10 @@ class PreambleWatch:
             known: Whether the namespace had a request before.
         """
         caller = (namespace.endpoint, namespace.model, namespace.tenant)
-        before, new_in_a_row = self._last.get(caller, (namespace.preamble, 0))
-        new_in_a_row = 0 if known else new_in_a_row + 1
+        before, new_in_a_row = self._last.get(caller, ("", 0))
+        # A namespace may also be new because its index was dropped.
+        same = caller in self._last and before == namespace.preamble
+        new_in_a_row = 0 if known or same else new_in_a_row + 1
         self._last[caller] = (namespace.preamble, new_in_a_row)
         self._last.move_to_end(caller)
         if len(self._last) > self._limit:

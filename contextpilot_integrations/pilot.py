@@ -17,9 +17,7 @@ import torch
 from contextpilot_integrations.alignment import align, align_batch, align_within
 from contextpilot_integrations.annotation import ORDER_TEMPLATE, check_order_template
 from contextpilot_integrations.block import ContextBlock
-from contextpilot_integrations.index.snapshot import (
-    take_snapshot,
-)
+from contextpilot_integrations.index.snapshot import take_snapshot
 from contextpilot_integrations.index.storage import read_snapshots, refusing, write_snapshots
 from contextpilot_integrations.index.tree import ContextIndex, Insertion
 from contextpilot_integrations.namespace import Namespace, PreambleWatch
@@ -151,7 +149,8 @@ class ContextPilot:
                 path = inserted.node.path
             plan = request.plan(self._order_template, namespace, inserted, path)
         except Exception as error:
-            plan = self._unplanned(error, blocks, namespace, request_id)
+            self._report(error)
+            plan = _unplanned(blocks, namespace, request_id)
         self._tally([plan])
         return plan
 
@@ -198,7 +197,8 @@ class ContextPilot:
         try:
             batch = self._planned_batch(checked, ids, namespace, show_progress)
         except Exception as error:
-            plans = [self._unplanned(error, b, namespace, i) for b, i in zip(checked, ids, strict=True)]
+            self._report(error)
+            plans = [_unplanned(b, namespace, i) for b, i in zip(checked, ids, strict=True)]
             batch = BatchPlan(tuple(plans), tuple(range(len(plans))))
         self._tally(batch.plans)
         return batch
@@ -233,6 +233,7 @@ class ContextPilot:
         """Forget everything that is cached, as an engine does when it restarts."""
         with self._lock:
             self._states.clear()
+        self._known.cache_clear()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save what is cached, for `load` after a restart: the same requests then give the same plans.
@@ -283,6 +284,8 @@ class ContextPilot:
     @contextmanager
     def index(self, namespace: Namespace = Namespace()) -> Iterator[ContextIndex]:
         """Lend the namespace's index, under its lock: requests of the namespace wait meanwhile.
+
+        Within the ``with`` block no other method of the pilot may be called for this namespace.
 
         A namespace that had no request yet has an empty one, which is not kept.
         """
@@ -347,28 +350,15 @@ class ContextPilot:
     def _weighed(self, block: ContextBlock) -> tuple[ContextBlock, int]:
         return block, max(1, int(self._count(block.text))) if block.text else 1
 
-    def _unplanned(
-        self,
-        error: Exception,
-        blocks: Sequence[ContextBlock],
-        namespace: Namespace,
-        request_id: Hashable | None,
-    ) -> Plan:
+    def _report(self, error: Exception) -> None:
         if self._on_error == "raise":
             raise error
         if self._on_error == "warn":
             # The message of the error may hold a document's text, so only its type is logged.
             logger.warning(
-                'planning failed with %s; the request goes out as it was given (on_error="raise" shows why)',
+                'planning failed with %s; what was given goes out as it is (on_error="raise" shows why)',
                 type(error).__name__,
             )
-        return Plan(
-            tuple(blocks),
-            tuple(range(len(blocks))),
-            outcome=Outcome.FAILED,
-            namespace=namespace,
-            request_id=request_id,
-        )
 
     def _tally(self, plans: Sequence[Plan]) -> None:
         with self._lock:
@@ -386,6 +376,16 @@ def _checked_blocks(blocks: Iterable[ContextBlock]) -> tuple[ContextBlock, ...]:
         if not isinstance(block, ContextBlock):
             raise TypeError(f"blocks must be ContextBlock objects, not {type(block).__name__}")
     return checked
+
+
+def _unplanned(blocks: Sequence[ContextBlock], namespace: Namespace, request_id: Hashable | None) -> Plan:
+    return Plan(
+        tuple(blocks),
+        tuple(range(len(blocks))),
+        outcome=Outcome.FAILED,
+        namespace=namespace,
+        request_id=request_id,
+    )
 
 
 def _checked_device(device: str) -> str:

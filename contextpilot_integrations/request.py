@@ -36,6 +36,7 @@ class Request:
         request_id: Hashable | None,
         known: Callable[[ContextBlock], tuple[ContextBlock, int]],
     ) -> None:
+        hash(request_id)  # An id that cannot be kept must fail before anything is recorded.
         self._blocks = blocks
         self._ranks: dict[Hashable, int] = {}
         relevance, weights = [], []

@@ -37,5 +37,6 @@ class State:
 
     def record(self, request: Request) -> Insertion:
         """Take a request as sent. The caller holds the lock."""
+        insertion = self.index.insert(request.order, request.order_weights, request.request_id)
         self.recent.add(request.context)
-        return self.index.insert(request.order, request.order_weights, request.request_id)
+        return insertion

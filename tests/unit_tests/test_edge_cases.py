@@ -129,3 +129,14 @@ def test_the_common_beginning_of_siblings_becomes_one_node(pilot):
     assert [plan.block_ids for plan in batch.plans] == [(1, 2, 3, 9), (1, 5, 4)]
     assert [plan.search_path for plan in batch.plans] == [(0, 0, 0), (0, 1)]
     assert sequences(pilot) == [digests(1), digests(1, 2, 3), digests(1, 2, 3, 9), digests(1, 5, 4)]
+
+
+def test_a_request_that_fails_leaves_nothing_behind():
+    pilot, twin = ContextPilot(on_error="ignore"), ContextPilot()
+    contexts = [blocks(n, n + 1, 5) for n in range(4)]
+    batch = pilot.prepare_batch(contexts, request_ids=[1, 2, [3], 4])
+    assert {plan.outcome for plan in (*batch.plans, pilot.prepare(blocks(7, 8, 9), request_id=[]))} == {
+        Outcome.FAILED
+    }
+    assert sequences(pilot) == []
+    assert pilot.prepare(blocks(3, 9, 8)) == twin.prepare(blocks(3, 9, 8))

@@ -50,6 +50,14 @@ def test_preambles_that_come_back_are_nothing_to_warn_of(caplog):
     assert warnings(caplog) == []
 
 
+def test_a_preamble_that_stays_is_nothing_to_warn_of_when_all_is_forgotten(caplog):
+    pilot = ContextPilot()
+    for _ in range(10):
+        pilot.prepare(BLOCKS, namespace=Namespace(preamble="template"))
+        pilot.clear()
+    assert warnings(caplog) == []
+
+
 def test_many_tenants_are_nothing_to_warn_of(caplog):
     pilot = ContextPilot(max_namespaces=4)
     for tenant in range(40):
