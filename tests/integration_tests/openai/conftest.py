@@ -1,6 +1,7 @@
 """A real HTTP server on the loopback that speaks OpenAI's chat API as an engine does, in any weather."""
 
 import json
+import sys
 import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -86,6 +87,10 @@ class FakeEngine(ThreadingHTTPServer):
             now += {"arrived": 1, "ended": -1}.get(event, 0)
             most = max(most, now)
         return most
+
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exception(), ConnectionError):  # The client hung up, as it may.
+            super().handle_error(request, client_address)
 
     def note(self, event, question):
         with self.lock:
