@@ -114,6 +114,11 @@ class ContextPilot:
         return self._order_template
 
     @property
+    def token_counter(self) -> TokenCounter | None:
+        """Counts the tokens of a text; None where their number is only estimated."""
+        return None if self._count is estimate_tokens else self._count
+
+    @property
     def outcomes(self) -> dict[Outcome, int]:
         """How many requests had which outcome since the pilot was made."""
         with self._lock:

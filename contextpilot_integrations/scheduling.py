@@ -1,4 +1,7 @@
-"""Algorithm 5: the order in which a batch runs, so that requests sharing a prefix run back to back."""
+"""Algorithm 5: the order in which a batch runs, so that requests sharing a prefix run back to back.
+
+And who waits for whom where several run at once.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from itertools import takewhile
 from operator import eq, itemgetter
 from typing import Any
 
-__all__ = ["schedule"]
+__all__ = ["leaders", "schedule"]
 
 
 class _Branch:
@@ -79,3 +82,28 @@ def _close(line: list[_Branch], length: int) -> None:
         if line[-1].length < length:
             line.append(_Branch(length))
         line[-1].children.append(branch)
+
+
+def leaders(sequences: Sequence[Sequence[Any]], order: Sequence[int]) -> list[int | None]:
+    """Find for each request the one that it has to wait for, so that its prefix is cached when it starts.
+
+    That is of those before it the one with which it shares the longest prefix; of several the first, since
+    they all find there what they share.
+
+    Args:
+        sequences: For each request what it shares prefixes by. The elements must be hashable.
+        order: The places of the requests in execution order.
+
+    Returns:
+        For each request, by its place in ``sequences``, its leader's place; None where it shares nothing
+        with anyone before it.
+    """
+    found: list[int | None] = [None] * len(sequences)
+    first: dict[Any, Any] = {}  # For each element that may come next: who came there first, and what follows.
+    for place in order:
+        following = first
+        for element in sequences[place]:
+            there, following = following.setdefault(element, (place, {}))
+            if there != place:
+                found[place] = there
+    return found

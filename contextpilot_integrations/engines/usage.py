@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
+
+from contextpilot_integrations.engines.fields import get_count, get_field
 
 __all__ = ["Usage", "UsageStream", "read_usage"]
 
@@ -40,15 +42,15 @@ def read_usage(response: object) -> Usage:
     Returns:
         The counts; all None where there are none.
     """
-    usage, timings = _get(response, "usage"), _get(response, "timings")
-    cached = _count(_get(usage, "prompt_tokens_details"), "cached_tokens")
-    prompt = _count(usage, "prompt_tokens")
-    completion = _count(usage, "completion_tokens")
-    reused, prefilled = _count(timings, "cache_n"), _count(timings, "prompt_n")
+    usage, timings = get_field(response, "usage"), get_field(response, "timings")
+    cached = get_count(get_field(usage, "prompt_tokens_details"), "cached_tokens")
+    prompt = get_count(usage, "prompt_tokens")
+    completion = get_count(usage, "completion_tokens")
+    reused, prefilled = get_count(timings, "cache_n"), get_count(timings, "prompt_n")
     if prompt is None and reused is not None and prefilled is not None:
         prompt = reused + prefilled
     if completion is None:
-        completion = _count(timings, "predicted_n")
+        completion = get_count(timings, "predicted_n")
     return Usage(prompt, completion, reused if cached is None else cached)
 
 
@@ -94,14 +96,3 @@ class UsageStream(Generic[Chunk]):
         usage = read_usage(chunk)
         if usage != Usage():
             self.usage = usage
-
-
-def _get(holder: object, name: str) -> Any:
-    if isinstance(holder, Mapping):
-        return holder.get(name)
-    return getattr(holder, name, None)
-
-
-def _count(holder: object, name: str) -> int | None:
-    value = _get(holder, name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -8,10 +8,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from contextpilot_integrations import ContextBlock, ContextPilot
 from contextpilot_integrations.demo.llama_server import LlamaServer
 from contextpilot_integrations.demo.weights import packaged_weights
 
 openai = pytest.importorskip("openai")
+Completions = pytest.importorskip("contextpilot_integrations.openai").Completions
 pytest.importorskip("gguf")
 pytest.importorskip("xllamacpp")
 try:
@@ -101,6 +103,27 @@ def test_the_last_chunk_of_a_stream_reports_cached_tokens(server):
         stream_options={"include_usage": True},
     )
     assert cached(last) == whole.usage.prompt_tokens - 1
+
+
+def test_completions_tell_the_servers_own_counts(server, caplog):
+    client = openai.OpenAI(base_url=server.base_url, api_key="none")
+    pilot = ContextPilot(token_counter=lambda text: len(text.split()), on_error="raise")
+    completions = Completions(pilot, client, model=server.model, preamble=SYSTEM)
+    blocks = [ContextBlock(n, text) for n, text in enumerate(DOCUMENTS)]
+    settings = {"max_tokens": 4, "temperature": 0}
+    first, again = completions.complete_batch(
+        [blocks, blocks[::-1]], ["Where is Aldport?", "Where is Dunhill?"], max_in_flight=1, **settings
+    )
+    assert again.plan.blocks == first.plan.blocks  # They part at the end, so that nearly all is cached.
+    assert again.usage.cached_tokens > first.usage.cached_tokens
+    assert again.usage.cached_tokens > again.usage.prompt_tokens / 2
+    assert 0 < again.usage.completion_tokens <= 4
+    assert again.text
+    assert again.ttft > 0
+    completions.complete(blocks, "Which?", tenant="acme", **settings)
+    assert [record.getMessage()[:9] for record in caplog.records] == ["llama.cpp"]
+    with pytest.raises(ValueError, match=r"the context window of .* is 1024 tokens"):
+        completions.complete([ContextBlock("long", "word " * 2000)], "Which?")
 
 
 def test_stop_frees_the_port_and_a_second_start_is_cold_and_quiet(capfd):

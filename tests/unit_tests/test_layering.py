@@ -14,6 +14,7 @@ NAME = PACKAGE.name
 ADAPTERS = {"langchain", "llama_index", "mem0", "openai"}
 ECOSYSTEM = {
     "langchain": {"langchain_core", "pydantic"},
+    "openai": {"openai"},
 }
 EXTRAS = [
     "langchain_core",

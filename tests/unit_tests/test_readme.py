@@ -1,5 +1,7 @@
 """The README's code, run as it stands."""
 
+import importlib
+import json
 import re
 from pathlib import Path
 
@@ -25,11 +27,46 @@ def test_the_code_runs_in_the_order_shown():
         "questions": ["214", "129", "578"],
         "question": "How much?",
     }
-    assert len(BLOCKS) == 3
-    for block in BLOCKS:
+    assert len(BLOCKS) == 4
+    for block in BLOCKS[:3]:
         exec(block, names)
     assert [answer.text for answer in names["answers"]] == ["an answer"] * 3
     assert names["prompt"].startswith("[CB_2] The box")
+
+    names["your_client"], sent = client()
+    exec(BLOCKS[3], names)
+    assert names["completion"].text == "an answer"
+    assert [answer.text for answer in names["answers"]] == ["an answer"] * 2
+    assert [body["messages"][1]["content"].rpartition("\n\n")[2] for body in sent] == [
+        "How much?",
+        "How far?",
+        "How much?",
+    ]
+
+
+def client():
+    """An openai client that reaches no server, and the bodies of what it was asked for."""
+    openai = pytest.importorskip("openai")
+    transport = importlib.import_module(openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0])
+    sent = []
+
+    def answer(request):
+        if request.method == "GET":
+            return transport.Response(404)
+        sent.append(json.loads(request.content))
+        choice = {"index": 0, "delta": {"content": "an answer"}, "finish_reason": "stop"}
+        chunk = {
+            "id": "c",
+            "object": "chat.completion.chunk",
+            "created": 0,
+            "model": "m",
+            "choices": [choice],
+        }
+        headers = {"content-type": "text/event-stream"}
+        return transport.Response(200, text=f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n", headers=headers)
+
+    http = transport.Client(transport=transport.MockTransport(answer))
+    return openai.OpenAI(base_url="http://localhost/v1", api_key="none", http_client=http), sent
 
 
 def test_the_first_example_has_no_more_than_ten_lines():

@@ -1,0 +1,230 @@
+"""Completions over openai.OpenAI."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
+from threading import Event, Lock
+from typing import Any
+
+import openai
+from tqdm import tqdm
+
+from contextpilot_integrations.block import ContextBlock
+from contextpilot_integrations.engines.detection import Server
+from contextpilot_integrations.engines.engine import Engine
+from contextpilot_integrations.openai.completion import Completion
+from contextpilot_integrations.openai.exchange import Exchange
+from contextpilot_integrations.openai.planner import Message, Planner
+from contextpilot_integrations.openai.retries import retry_delay
+from contextpilot_integrations.openai.streams import CompletionStream
+from contextpilot_integrations.pilot import ContextPilot
+
+__all__ = ["Completions"]
+
+
+class Completions:
+    """Sends prompts to one model: planned, in the order that its prefix cache likes best.
+
+    A class of its own rather than methods of the pilot, since client, model and system prompt are the same
+    for all requests, and so is what is learned of the server. It comes in two kinds, as the client does, so
+    that a type checker knows which calls are awaited. Threads may share one.
+
+    All requests are streamed. One that fails before its first token is sent again if that can help, as many
+    times as the client's ``max_retries`` says; after it, never. A request that never had a first token is
+    taken back from the pilot.
+
+    Args:
+        pilot: Who plans. Share one among all whose prompts meet the same engine.
+        client: An ``openai.OpenAI``, whose ``base_url``, key, time-out and ``max_retries`` count.
+        model: The model's name there.
+        preamble: The system prompt; may be empty.
+        engine: What the server runs (`contextpilot_integrations.engines`); None: asked of the server with
+            the first request. One that is not recognised gets no field that OpenAI's API does not have.
+        context_window: How many tokens of prompt and answer fit; None: as the server tells, if it does.
+
+    Raises:
+        TypeError: If the client is of the other kind.
+    """
+
+    def __init__(
+        self,
+        pilot: ContextPilot,
+        client: openai.OpenAI,
+        *,
+        model: str,
+        preamble: str = "",
+        engine: Engine | None = None,
+        context_window: int | None = None,
+    ) -> None:
+        if not isinstance(client, openai.OpenAI):
+            raise TypeError("client must be an openai.OpenAI; AsyncCompletions takes an openai.AsyncOpenAI")
+        self._client = client.with_options(max_retries=0)
+        self._max_retries = client.max_retries
+        self._detection = Lock()
+        self._planner = Planner(
+            pilot,
+            str(client.base_url),
+            model=model,
+            preamble=preamble,
+            engine=engine,
+            context_window=context_window,
+        )
+
+    def stream(
+        self,
+        blocks: Iterable[ContextBlock] = (),
+        question: str = "",
+        *,
+        messages: Sequence[Message] | None = None,
+        tenant: str = "",
+        request_id: str | None = None,
+        session_id: str = "",
+        **params: Any,
+    ) -> CompletionStream:
+        """Plan a request, and send it once the stream is read.
+
+        The user's message is the blocks, the order annotation where their order has changed, and the
+        question, one paragraph each.
+
+        Args:
+            blocks: The request's context, best first. May be empty.
+            question: What stands behind it.
+            messages: Instead of both: messages that go out as they are, without the preamble.
+            tenant: Whoever must not share a cache with anyone else. It is the salt of an engine that takes
+                one: choose it hard to guess where others reach the engine too. Otherwise a warning says so.
+            request_id: The id for `ContextPilot.evict` and for an engine that takes one; None: a new one.
+            session_id: The conversation that the request belongs to, for an engine that takes one.
+            **params: Further parameters of ``chat.completions.create``, such as ``max_tokens``.
+
+        Raises:
+            TypeError: If ``blocks`` holds anything but context blocks.
+            ValueError: If there are both messages and blocks or a question, or neither; while reading, if
+                the prompt is longer than the context window.
+            openai.OpenAIError: While reading, as ``chat.completions.create`` does.
+            ConnectionError: While reading, if the answer breaks off.
+        """
+        exchange = self._planner.one(blocks, question, messages, tenant, request_id, session_id, params)
+        return CompletionStream(self._chunks(exchange), exchange, self._planner)
+
+    def complete(
+        self,
+        blocks: Iterable[ContextBlock] = (),
+        question: str = "",
+        *,
+        messages: Sequence[Message] | None = None,
+        tenant: str = "",
+        request_id: str | None = None,
+        session_id: str = "",
+        **params: Any,
+    ) -> Completion:
+        """Plan and send a request as `stream` does, and return the whole answer.
+
+        Raises:
+            Exception: As reading the stream does.
+        """
+        exchange = self._planner.one(blocks, question, messages, tenant, request_id, session_id, params)
+        for _ in self._chunks(exchange):
+            pass
+        return exchange.completion
+
+    def complete_batch(
+        self,
+        contexts: Iterable[Iterable[ContextBlock]],
+        questions: Iterable[str],
+        *,
+        tenant: str = "",
+        request_ids: Sequence[str] | None = None,
+        max_in_flight: int = 8,
+        show_progress: bool = False,
+        **params: Any,
+    ) -> list[Completion]:
+        """Plan requests together, send them as scheduled, and return their answers in the order given.
+
+        A burst of requests would reach the engine before the first of them had filled its cache. So a
+        request starts only when the one before it with which it shares most has had its first token. Where
+        that one fails before, the first of those who waited for it goes ahead of the others.
+
+        Args:
+            contexts: One context per request, best first.
+            questions: What stands behind each.
+            tenant: As for `stream`.
+            request_ids: One id per request, for `ContextPilot.evict`; None: new ones.
+            max_in_flight: How many are sent at a time, in threads.
+            show_progress: Whether to show a progress bar, on a terminal only.
+            **params: Further parameters of ``chat.completions.create`` for all.
+
+        Returns:
+            One completion per request. Where one failed, its ``error`` says why.
+
+        Raises:
+            TypeError: If a context holds anything but context blocks.
+            ValueError: If there are not as many questions or request ids as contexts, or ``max_in_flight``
+                is below 1.
+        """
+        exchanges, schedule, leader_of = self._planner.batch(
+            contexts, questions, tenant, request_ids, max_in_flight, show_progress, params
+        )
+        started = [Event() for _ in exchanges]
+        heirs: dict[int, int] = {}
+        with (
+            tqdm(total=len(exchanges), leave=False, disable=None if show_progress else True) as bar,
+            ThreadPoolExecutor(max_in_flight) as pool,
+        ):
+            try:
+                for place in schedule:
+                    leader = leader_of[place]
+                    while leader is not None and leader != place:
+                        started[leader].wait()
+                        if exchanges[leader].began:
+                            break
+                        leader = heirs.setdefault(leader, place)
+                    answered = pool.submit(self._finish, exchanges[place], started[place])
+                    answered.add_done_callback(lambda _: bar.update())
+                pool.shutdown()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        return [exchange.completion for exchange in exchanges]
+
+    def _finish(self, exchange: Exchange, started: Event) -> None:
+        exchange.on_first_token = started.set
+        try:
+            with suppress(Exception):  # The exchange holds it.
+                for _ in self._chunks(exchange):
+                    pass
+        finally:
+            started.set()
+
+    def _chunks(self, exchange: Exchange) -> Generator[str]:
+        try:
+            for attempt in count():
+                try:
+                    server = self._server(exchange.plan.namespace.tenant)
+                    self._planner.check(exchange, server)
+                    with self._client.chat.completions.create(**exchange.arguments(server)) as chunks:
+                        for chunk in chunks:
+                            if text := exchange.add(chunk):
+                                yield text
+                    exchange.end()
+                    return
+                except Exception as error:
+                    delay = None if exchange.began else retry_delay(error, attempt)
+                    if delay is None or attempt >= self._max_retries:
+                        exchange.error = error
+                        raise
+                time.sleep(delay)
+        finally:
+            self._planner.settle(exchange)
+
+    def _server(self, tenant: str) -> Server:
+        with self._detection:
+            if self._planner.server is not None:
+                return self._planner.server
+            try:
+                return self._planner.recognise(self._client.models.list(timeout=5.0))
+            except Exception as error:
+                return self._planner.unrecognised(error, tenant)

@@ -1,0 +1,131 @@
+"""A request on its way from its plan to its completion."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from openai.types.chat import ChatCompletionChunk
+
+from contextpilot_integrations.engines.detection import Server
+from contextpilot_integrations.engines.usage import Usage, read_usage
+from contextpilot_integrations.openai.completion import Completion
+from contextpilot_integrations.plan import Plan
+
+__all__ = ["Exchange"]
+
+
+class Exchange:
+    """What is sent for a request, and what has come back so far. It sends nothing itself.
+
+    Args:
+        plan: The request's plan.
+        messages: What goes out.
+        model: The model's name.
+        session_id: The conversation that it belongs to; may be empty.
+        params: Further parameters of ``chat.completions.create``.
+
+    Attributes:
+        began: Whether a first token has come back: the prompt is in the engine's cache.
+        on_first_token: Called when it does.
+        error: Why there is no whole answer.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        messages: Sequence[Mapping[str, Any]],
+        model: str,
+        session_id: str,
+        params: Mapping[str, Any],
+    ) -> None:
+        self.plan = plan
+        self.messages = messages
+        self.began = False
+        self.on_first_token: Callable[[], object] = lambda: None
+        self.error: Exception | None = None
+        self._model = model
+        self._session_id = session_id
+        self._params = params
+        self._texts: list[str] = []
+        self._usage = Usage()
+        self._finish_reason: str | None = None
+        self._sent: float | None = None
+        self._first_token: float | None = None
+        self._ended: float | None = None
+
+    def arguments(self, server: Server) -> dict[str, Any]:
+        """Return what ``chat.completions.create`` takes, and start the clock.
+
+        Raises:
+            TypeError: If the further parameters hold one of these.
+        """
+        if self._sent is None:
+            self._sent = time.perf_counter()
+        params = {**self._params}
+        ours = server.engine.extra_body(
+            request_id=str(self.plan.request_id),
+            session_id=self._session_id,
+            tenant=self.plan.namespace.tenant,
+        )
+        return dict(
+            model=self._model,
+            messages=self.messages,
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body={**ours, **(params.pop("extra_body", None) or {})},
+            **params,
+        )
+
+    def add(self, chunk: ChatCompletionChunk) -> str:
+        """Take a chunk of the answer, and return its text.
+
+        The first chunk may carry only the role, and a model that reasons sends other tokens before its
+        text: these count as first tokens too.
+        """
+        usage = read_usage(chunk)
+        if usage != Usage():
+            self._usage = usage
+        text = ""
+        for choice in chunk.choices:
+            said = any(value for name, value in choice.delta if name != "role")
+            if (said or choice.finish_reason) and not self.began:
+                self.began = True
+                self._first_token = time.perf_counter()
+                self.on_first_token()
+            if choice.index == 0:
+                text += choice.delta.content or ""
+                self._finish_reason = choice.finish_reason or self._finish_reason
+        if text:
+            self._texts.append(text)
+        return text
+
+    def end(self) -> None:
+        """Take note that the answer has ended.
+
+        Raises:
+            ConnectionError: If the model had not stopped.
+        """
+        if self._finish_reason is None:
+            raise ConnectionError("the connection was closed before the answer had ended")
+
+    def close(self) -> None:
+        """Stop the clock."""
+        if self._ended is None:
+            self._ended = time.perf_counter()
+
+    @property
+    def completion(self) -> Completion:
+        """What has come back so far."""
+        now = self._ended or time.perf_counter()
+        sent = self._sent or now
+        return Completion(
+            "".join(self._texts),
+            self._usage,
+            self.plan,
+            self._finish_reason,
+            self.error,
+            None if self._first_token is None else self._first_token - sent,
+            now - sent,
+        )

@@ -1,0 +1,198 @@
+"""What the synchronous and the asynchronous completions have in common: all but the sending."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from threading import Lock
+from typing import Any
+from uuid import uuid4
+
+from contextpilot_integrations.block import ContextBlock
+from contextpilot_integrations.engines.detection import Server, identify
+from contextpilot_integrations.engines.engine import PLAIN, Engine
+from contextpilot_integrations.namespace import Namespace
+from contextpilot_integrations.openai.exchange import Exchange
+from contextpilot_integrations.openai.retries import is_passing
+from contextpilot_integrations.pilot import ContextPilot
+from contextpilot_integrations.plan import Plan
+from contextpilot_integrations.scheduling import leaders
+
+__all__ = ["Message", "Planner"]
+
+logger = logging.getLogger(__name__)
+
+Message = Mapping[str, Any]
+
+
+class Planner:
+    """Plans requests to one model, and knows the server. It sends nothing itself.
+
+    Args:
+        pilot: Who plans. Share one among all whose prompts meet the same engine.
+        endpoint: The server's base URL.
+        model: The model's name there.
+        preamble: The system prompt; may be empty.
+        engine: What the server runs; None: asked of the server with the first request.
+        context_window: How many tokens of prompt and answer fit; None: as the server tells, if it does.
+    """
+
+    def __init__(
+        self,
+        pilot: ContextPilot,
+        endpoint: str,
+        *,
+        model: str,
+        preamble: str,
+        engine: Engine | None,
+        context_window: int | None,
+    ) -> None:
+        self.pilot = pilot
+        self.server = None if engine is None else Server(engine, context_window)
+        self.model = model
+        self.preamble = preamble
+        self._endpoint = endpoint
+        self._context_window = context_window
+        self._lock = Lock()
+        self._tells_cached_tokens = False
+        self._said: set[str] = set()
+
+    def one(
+        self,
+        blocks: Iterable[ContextBlock],
+        question: str,
+        messages: Sequence[Message] | None,
+        tenant: str,
+        request_id: str | None,
+        session_id: str,
+        params: Mapping[str, Any],
+    ) -> Exchange:
+        """Plan one request; see `Completions.stream`."""
+        blocks, request_id = tuple(blocks), request_id or uuid4().hex
+        if (messages is None) != bool(blocks or question):
+            raise ValueError("pass either blocks and a question, or messages")
+        if messages is not None:
+            plan = Plan((), (), namespace=self._namespace(tenant), request_id=request_id)
+            return Exchange(plan, messages, self.model, session_id, params)
+        plan = self.pilot.prepare(blocks, namespace=self._namespace(tenant), request_id=request_id)
+        return Exchange(plan, self._messages(plan, question), self.model, session_id, params)
+
+    def batch(
+        self,
+        contexts: Iterable[Iterable[ContextBlock]],
+        questions: Iterable[str],
+        tenant: str,
+        request_ids: Sequence[str] | None,
+        max_in_flight: int,
+        show_progress: bool,
+        params: Mapping[str, Any],
+    ) -> tuple[list[Exchange], tuple[int, ...], list[int | None]]:
+        """Plan a batch; see `Completions.complete_batch`.
+
+        Returns:
+            The requests in the order given, their places in the order to send, and their leaders' places.
+        """
+        contexts, questions = list(contexts), list(questions)
+        if len(contexts) != len(questions):
+            raise ValueError(f"there are {len(contexts)} contexts for {len(questions)} questions")
+        if max_in_flight < 1:
+            raise ValueError(f"max_in_flight must be at least 1, got {max_in_flight}")
+        batch = self.pilot.prepare_batch(
+            contexts,
+            namespace=self._namespace(tenant),
+            request_ids=[uuid4().hex for _ in contexts] if request_ids is None else request_ids,
+            show_progress=show_progress,
+        )
+        exchanges = [
+            Exchange(plan, self._messages(plan, question), self.model, "", params)
+            for plan, question in zip(batch.plans, questions, strict=True)
+        ]
+        return exchanges, batch.schedule, leaders([plan.blocks for plan in batch.plans], batch.schedule)
+
+    def recognise(self, models: object) -> Server:
+        """Remember the server by the answer to ``models.list``, whatever it holds."""
+        found = identify(getattr(models, "data", None) or (), self.model)
+        self.server = Server(found.engine, self._context_window or found.context_window)
+        return self.server
+
+    def unrecognised(self, error: Exception, tenant: str) -> Server:
+        """Return what to make of a server that does not list its models.
+
+        A failure of the moment is not held against it; but without a salt no tenant's prompt goes out
+        before it is known whether the engine takes one.
+
+        Raises:
+            Exception: The failure, if a tenant's request has to wait for a better moment.
+        """
+        if not is_passing(error):
+            return self.recognise(None)
+        if tenant:
+            raise error
+        return Server(PLAIN, self._context_window)
+
+    def check(self, exchange: Exchange, server: Server) -> None:
+        """Check a request right before it goes out.
+
+        Raises:
+            ValueError: If its prompt alone is longer than the window. Only a pilot with a token counter
+                can tell: an estimate would refuse prompts that fit.
+        """
+        if exchange.plan.namespace.tenant and server.engine.salt_field is None:
+            self._say_once(
+                "salt",
+                "%s knows no cache salt, so tenants share its prefix cache: how fast an answer begins may "
+                "tell one what another's prompts hold. Keep tenants apart by servers of their own",
+                server.engine.name,
+            )
+        window, count = server.context_window, self.pilot.token_counter
+        text = "\n\n".join(m["content"] for m in exchange.messages if isinstance(m.get("content"), str))
+        # No token is shorter than a byte, so most prompts need not be counted.
+        if window is None or count is None or len(text.encode("utf-8", "surrogatepass")) <= window:
+            return
+        tokens = count(text)
+        if tokens > window:
+            raise ValueError(
+                f"the prompt has {tokens} tokens, but the context window of {self.model} is {window} tokens; "
+                "send fewer or shorter blocks"
+            )
+
+    def settle(self, exchange: Exchange) -> None:
+        """Learn from a request that is over, one way or another."""
+        exchange.close()
+        plan = exchange.plan
+        if not exchange.began:
+            # The engine has not cached it, so nobody should count on it.
+            self.pilot.evict(plan.request_id, namespace=plan.namespace)
+            return
+        completion, engine = exchange.completion, self.server.engine if self.server else PLAIN
+        if completion.usage.cached_tokens is not None:
+            self._tells_cached_tokens = True
+        elif (
+            # vLLM and SGLang leave out a count of 0 too, so only an expected one can be missed.
+            plan.expected_cached_tokens
+            and completion.finish_reason
+            and engine.cached_tokens_flag
+            and not self._tells_cached_tokens
+        ):
+            self._say_once(
+                "cached tokens",
+                "%s tells no cached tokens where about %d were expected; does it run with %s?",
+                engine.name,
+                plan.expected_cached_tokens,
+                engine.cached_tokens_flag,
+            )
+
+    def _namespace(self, tenant: str) -> Namespace:
+        return Namespace(endpoint=self._endpoint, model=self.model, tenant=tenant, preamble=self.preamble)
+
+    def _messages(self, plan: Plan, question: str) -> list[Message]:
+        user = "\n\n".join(part for part in (plan.render(), plan.order_annotation, question) if part)
+        system = [{"role": "system", "content": self.preamble}] if self.preamble else []
+        return [*system, {"role": "user", "content": user}]
+
+    def _say_once(self, what: str, message: str, *args: object) -> None:
+        with self._lock:
+            first = what not in self._said
+            self._said.add(what)
+        if first:
+            logger.warning(message, *args)
