@@ -208,7 +208,8 @@ class TestCut:
         index.check_integrity()
 
     @pytest.mark.parametrize(
-        ("sequence", "depth"), [([1, 2, 9], 2), ([1, 9, 3], 1), ([1, 9, 3], 2), ([9], 0), ([1, 2], 2), ([], 0)]
+        ("sequence", "depth"),
+        [([1, 2, 9], 2), ([1, 9, 3], 1), ([1, 9, 3], 2), ([9], 0), ([1, 2], 2), ([], 0)],
     )
     def test_what_is_not_stored_that_far_is_left_alone(self, sequence, depth):
         index = filled([1, 2, 3])
