@@ -84,14 +84,14 @@ class CacheFollower:
         pilot: Whose belief it is. When the engine clears its cache or restarts, and when events may have been
             missed, all of it is cleared (`ContextPilot.clear`).
         max_pages: How many pages are followed. An engine that holds more is followed from the start again.
-        max_payload_bytes: The largest message that is read.
+        max_payload_bytes: The largest message that is read; a step of an engine makes some hundred kilobytes.
 
     Raises:
         ValueError: If a limit is below 1.
     """
 
     def __init__(
-        self, pilot: ContextPilot, *, max_pages: int = 1_000_000, max_payload_bytes: int = 64 * 2**20
+        self, pilot: ContextPilot, *, max_pages: int = 1_000_000, max_payload_bytes: int = 16 * 2**20
     ) -> None:
         if max_payload_bytes < 1:
             raise ValueError(f"max_payload_bytes must be at least 1, got {max_payload_bytes}")

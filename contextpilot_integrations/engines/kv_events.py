@@ -117,7 +117,7 @@ def decode(payload: bytes) -> EventBatch:
         mapped = [event if isinstance(event, dict) else _as_map(event) for event in content.events]
         known = [event for event in mapped if event.get("type") in _FIELDS]
         events = msgspec.convert(known, tuple[KvEvent, ...])
-    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError, MemoryError) as error:
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"not a payload of KV events ({type(error).__name__})") from None
     return EventBatch(events, content.data_parallel_rank or 0, len(mapped) - len(known))
 

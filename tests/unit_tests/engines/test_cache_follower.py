@@ -80,6 +80,14 @@ def test_the_belief_ends_at_the_first_block_that_a_removed_page_touches(pilot, f
     assert follower.noticed[Noticed.CUT] == 1
 
 
+@pytest.mark.parametrize(("ends", "blocks_left"), [([4, 8, 12, 16], 2), ([5, 9, 13, 17], 1)])
+def test_one_token_of_a_block_in_the_removed_page_is_enough(pilot, follower, ends, blocks_left):
+    follower.track(pilot.prepare(BLOCKS), Prompt(TOKENS), ends)
+    follower.take(ALL_STORED)
+    follower.take(payload(removed(3)))  # Tokens 8 to 11.
+    assert believed(pilot) == blocks_left
+
+
 @pytest.mark.usefixtures("sent")
 def test_half_a_prefix_evicted_is_half_a_prefix_believed(pilot, follower):
     follower.take(ALL_STORED)

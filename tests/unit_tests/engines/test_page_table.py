@@ -97,6 +97,12 @@ def test_media_are_apart_and_a_page_is_held_while_one_has_it(table):
     assert len(table.remove(removed(11, medium="CPU"))) == 1
 
 
+def test_a_copy_that_is_not_there_cannot_be_removed(table):
+    assert table.remove(removed(11, medium="CPU")) == []
+    assert table.cached_tokens(Prompt([1, 2])) == 2
+    assert table.strangers == 1
+
+
 def test_ranks_are_apart_and_a_page_is_gone_when_the_last_drops_it(table):
     table.store(stored([11], [1, 2]), rank=1)
     assert table.cached_tokens(Prompt([1, 2, 3, 4]), rank=1) == 2
