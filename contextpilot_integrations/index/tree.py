@@ -236,6 +236,50 @@ class ContextIndex:
             node = parent
         return True
 
+    def cut(self, sequence: Sequence[Hashable], depth: int) -> int:
+        """Follow the engine, which dropped part of a prompt: forget a sequence from one of its blocks on.
+
+        The block at ``depth`` goes, and so does all that extends it, with the ids of the requests that end
+        there; what stands before it stays. A sequence that is not stored that far is left as it is.
+
+        Args:
+            sequence: The block ids in the order sent; those behind ``depth`` do not matter.
+            depth: The place of the first block to forget, counted from 0.
+
+        Returns:
+            How many tokens were forgotten.
+
+        Raises:
+            ValueError: If ``depth`` is negative.
+        """
+        if depth < 0:
+            raise ValueError(f"depth must be at least 0, got {depth}")
+        if depth >= len(sequence):
+            return 0
+        node, end = self.root, 0
+        while end <= depth:
+            child = node.by_first_block.get(sequence[end])
+            if child is None:
+                return 0
+            shared = _shared_length(child.blocks, sequence, end)
+            if shared < len(child.blocks) and end + shared <= depth:
+                return 0
+            node, end = child, end + len(child.blocks)
+        before, kept = self.total_weight, len(node.blocks) - (end - depth)
+        beneath = [*node.children.values()]
+        for parent in beneath:  # Grows while it is read, so children stand behind their parents.
+            beneath.extend(parent.children.values())
+        for leaf in reversed(beneath):
+            self._remove_leaf(leaf)
+        if kept:
+            for request_id in [*node.requests]:
+                self._forget_request(request_id)
+            self.total_weight -= sum(node.weights[kept:])
+            node.blocks, node.weights = node.blocks[:kept], node.weights[:kept]
+        else:
+            self._remove_leaf(node)
+        return before - self.total_weight
+
     def check_integrity(self) -> None:
         """Prove the invariants of the whole index; for tests and debugging, O(size).
 

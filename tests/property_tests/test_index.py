@@ -79,6 +79,22 @@ def test_a_batch_in_whatever_windows_loses_nothing(contexts, cached, window):
     assert [sorted(order) for order in orders] == [sorted(context) for context in contexts]
 
 
+@given(st.lists(sequences, max_size=12), sequences, st.integers(0, 7), weights)
+def test_a_cut_forgets_what_starts_with_the_block_and_nothing_else(cached, cut, depth, weight):
+    index = ContextIndex()
+    for request, sequence in enumerate(cached):
+        index.insert(sequence, [weight[block] for block in sequence], request)
+    prefixes = {tuple(s[:length]) for s in cached for length in range(1, len(s) + 1)}
+    gone = {p for p in prefixes if depth < len(cut) and p[: depth + 1] == tuple(cut[: depth + 1])}
+    assert index.cut(cut, depth) == sum(weight[prefix[-1]] for prefix in gone)
+    index.check_integrity()
+    stored = {node.sequence[:length] for node in index for length in range(1, len(node.sequence) + 1)}
+    assert stored == prefixes - gone
+    last = {request: tuple(sequence) for request, sequence in enumerate(cached)}
+    assert {request for request in last if index.evict(request)} == {r for r in last if last[r] not in gone}
+    index.check_integrity()
+
+
 class IndexMachine(RuleBasedStateMachine):
     """Whatever is done to an index, its invariants hold, and without a limit it forgets nothing."""
 
@@ -102,6 +118,11 @@ class IndexMachine(RuleBasedStateMachine):
     def evict(self, request):
         self.index.evict(request)
         assert not self.index.evict(request)
+
+    @rule(sequence=sequences, depth=st.integers(0, 6))
+    def cut(self, sequence, depth):
+        self.index.cut(sequence, depth)
+        assert self.index.cut(sequence, depth) == 0
 
     @rule()
     def follow_all_paths(self):

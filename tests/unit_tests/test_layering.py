@@ -16,6 +16,7 @@ ECOSYSTEM = {
     "langchain": {"langchain_core", "pydantic"},
     "openai": {"openai"},
 }
+EVENTS = {"msgspec", "zmq"}
 EXTRAS = [
     "langchain_core",
     "langchain_openai",
@@ -25,6 +26,8 @@ EXTRAS = [
     "matplotlib",
     "bpe_openai",
     "xllamacpp",
+    "msgspec",
+    "zmq",
 ]
 CORE_LIBRARIES = {"torch", "tqdm", "safetensors"}
 COMMANDS = {"bench_cli", "cli", "console"}
@@ -64,7 +67,8 @@ def test_a_module_imports_only_what_its_part_may(path):
             elif part in ADAPTERS:
                 assert target in {"core", "engines", part}, f"{part} must not import {target}"
         elif part in {"core", "engines"}:
-            assert top in CORE_LIBRARIES, f"{part} must not import {top}"
+            allowed = CORE_LIBRARIES | EVENTS if part == "engines" else CORE_LIBRARIES
+            assert top in allowed, f"{part} must not import {top}"
         elif part in ECOSYSTEM:
             assert top in ECOSYSTEM[part] | CORE_LIBRARIES, f"{part} must not import {top}"
 
@@ -91,6 +95,13 @@ def test_an_adapter_names_the_extra_to_install(adapter):
     )
     assert result.returncode != 0
     assert f'pip install "contextpilot-integrations[{adapter}]"' in result.stderr
+
+
+@pytest.mark.parametrize(("module", "needed"), [("kv_events", "msgspec"), ("subscriber", "zmq")])
+def test_what_listens_to_an_engine_names_the_extra_to_install(module, needed):
+    result = run(f"import sys\nsys.modules[{needed!r}] = None\nimport {NAME}.engines.{module}\n")
+    assert result.returncode != 0
+    assert 'pip install "contextpilot-integrations[events]"' in result.stderr
 
 
 def test_the_library_does_not_print_or_set_up_logging():

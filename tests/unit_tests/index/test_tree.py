@@ -187,6 +187,69 @@ class TestEviction:
         assert index.evict(3)
 
 
+class TestCut:
+    def test_half_a_prefix_cut_is_half_a_prefix_kept(self):
+        index = ContextIndex()
+        index.insert([1, 2, 3, 4], [10, 20, 30, 40])
+        assert index.cut([1, 2, 3, 4], 2) == 70
+        assert index.search([1, 2, 3, 4]).blocks == (1, 2)
+        index.check_integrity()
+
+    def test_all_that_extends_the_block_goes_too(self):
+        index = filled([1, 2, 3], [1, 2, 4], [1, 2, 4, 5], [1, 6])
+        assert index.cut([1, 2, 9], 1) == 4
+        assert [node.sequence for node in index] == [(1,), (1, 6)]
+        index.check_integrity()
+
+    def test_a_cut_at_the_first_block_leaves_nothing_of_it(self):
+        index = filled([1, 2], [1, 3], [4])
+        index.cut([1], 0)
+        assert [node.sequence for node in index] == [(4,)]
+        index.check_integrity()
+
+    @pytest.mark.parametrize(
+        ("sequence", "depth"),
+        [([1, 2, 9], 2), ([1, 9, 3], 1), ([1, 9, 3], 2), ([9], 0), ([1, 2], 2), ([], 0)],
+    )
+    def test_what_is_not_stored_that_far_is_left_alone(self, sequence, depth):
+        index = filled([1, 2, 3])
+        assert index.cut(sequence, depth) == 0
+        assert [node.sequence for node in index] == [(1, 2, 3)]
+        index.check_integrity()
+
+    def test_requests_in_what_is_cut_are_forgotten_and_no_others(self):
+        index = ContextIndex()
+        index.insert([1], request_id="short")
+        index.insert([1, 2, 3], request_id="long")
+        index.insert([1, 2, 3, 4], request_id="longer")
+        index.cut([1, 2, 3, 4], 2)
+        index.check_integrity()
+        assert not index.evict("long")
+        assert not index.evict("longer")
+        assert index.evict("short")
+        assert index.search([1, 2]).blocks == (1, 2)
+
+    def test_no_eviction_by_id_prunes_what_a_cut_left(self):
+        index = ContextIndex()
+        index.insert([1, 2], request_id="a")
+        index.cut([1, 2], 1)
+        index.insert([1, 3], request_id="b")
+        index.evict("b")
+        assert index.search([1]).blocks == (1,)
+
+    def test_recency_is_kept(self):
+        index = ContextIndex(capacity=4)
+        index.insert([1, 2])
+        index.insert([3, 4])
+        index.cut([1, 2], 1)
+        index.insert([5, 6])
+        assert [node.sequence for node in index] == [(3, 4), (5, 6)]
+
+    def test_a_place_before_the_first_is_refused(self):
+        with pytest.raises(ValueError, match="depth must be at least 0, got -1"):
+            ContextIndex().cut([1], -1)
+
+
 class TestCapacity:
     def test_the_least_recently_used_leaf_goes_from_its_end(self):
         index = filled([1, 2, 3], [4, 5, 6], capacity=5)
