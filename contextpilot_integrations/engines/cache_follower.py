@@ -198,6 +198,7 @@ class CacheFollower:
         while self._waiting and self._table.page_tokens is not None:
             sent, start = self._waiting.popleft(), 0
             order = tuple([block.digest for block in sent.plan.blocks])
+            at = [(sent.plan.namespace, order[: depth + 1]) for depth in range(len(order))]
             for prefix in sent.prompt.prefixes(self._table.page_tokens):
                 depth = bisect_right(sent.block_ends, start)
                 if depth == len(order):
@@ -205,7 +206,7 @@ class CacheFollower:
                 cuts = self._cuts.setdefault(prefix, set())
                 self._cuts.move_to_end(prefix)
                 self._number_of_cuts -= len(cuts)
-                cuts.add((sent.plan.namespace, order[: depth + 1]))
+                cuts.add(at[depth])
                 self._number_of_cuts += len(cuts)
                 start += self._table.page_tokens
         while self._number_of_cuts > self._max_pages:

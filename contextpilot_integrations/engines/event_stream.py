@@ -67,7 +67,7 @@ class EventStream:
         message = _parsed(frames[-3:])
         if self._resuming and message is not None:
             self._resuming = False
-            if message[0] != self._taken or _digest(message[1]) != self._digest:
+            if _digest(*message) != self._digest:
                 self._follower.doubt(Noticed.LOST)
                 self._taken = None
         self._take(message)
@@ -86,7 +86,7 @@ class EventStream:
                 return
             if sequence > self._taken + 1:
                 self._follower.doubt(Noticed.LOST)
-        self._taken, self._digest = sequence, _digest(payload)
+        self._taken, self._digest = sequence, _digest(sequence, payload)
         self._follower.take(payload)
 
 
@@ -97,5 +97,5 @@ def _parsed(frames: Sequence[bytes]) -> tuple[int, bytes] | None:
     return int.from_bytes(frames[1], "big"), frames[2]
 
 
-def _digest(payload: bytes) -> bytes:
-    return hashlib.blake2b(payload, digest_size=16).digest()
+def _digest(sequence: int, payload: bytes) -> bytes:
+    return hashlib.blake2b(sequence.to_bytes(8, "big") + payload, digest_size=16).digest()

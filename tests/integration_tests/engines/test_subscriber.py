@@ -264,8 +264,9 @@ async def test_a_late_stream_is_harmless(subscriber, publisher, pilot, follower)
         assert believed(pilot) == 4
         publisher.publish(STORED)
         publisher.publish(vllm_removed(4), vllm_removed(3))
-        publisher.publish(vllm_stored([3, 4], TOKENS[8:], parent=2))
-        await until(lambda: held(follower) == 16)
+        publisher.publish(vllm_stored([3, 4], TOKENS[8:], parent=2), vllm_stored([9], [9] * 4))
+        await until(lambda: follower.cached_tokens(Prompt([9] * 4)) == 4)
+        assert held(follower) == 16
         assert believed(pilot) == 2
         send(pilot, follower)
         publisher.publish(vllm_removed(4))

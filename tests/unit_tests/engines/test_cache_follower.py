@@ -219,13 +219,12 @@ def test_more_pages_than_allowed_start_cold(pilot):
 
 
 def test_what_is_no_longer_followed_is_no_longer_believed(pilot):
-    follower = CacheFollower(pilot, max_pages=5)
+    follower = CacheFollower(pilot, max_pages=4)
     follower.take(payload(stored([50], [5, 5, 5, 5])))
-    follower.track(pilot.prepare(BLOCKS[:2]), Prompt(TOKENS[:12]), ENDS[:2])
-    assert believed(pilot, BLOCKS[:2]) == 2
-    follower.track(pilot.prepare(BLOCKS[2:]), Prompt(range(12)), ENDS[:2])
-    assert believed(pilot, BLOCKS[:2]) == 0
-    assert believed(pilot, BLOCKS[2:]) == 2
+    one, two, three = BLOCKS[:1], BLOCKS[1:2], BLOCKS[2:3]
+    for blocks in (one, two, one, three):  # Two pages each, so the least recently sent has to go.
+        follower.track(pilot.prepare(blocks), Prompt([int(blocks[0].id)] * 8), [8])
+    assert [believed(pilot, blocks) for blocks in (one, two, three)] == [1, 0, 1]
 
 
 def test_an_end_a_block_is_needed(pilot, follower):

@@ -74,6 +74,13 @@ def test_a_replay_that_no_longer_reaches_back_is_a_loss(stream, follower, first)
     assert follower.told.count("lost") == 1
 
 
+def test_an_equal_message_under_another_number_is_not_the_last_one_taken(stream, follower):
+    listen(stream, 0)
+    stream.missing_before(frames(3))
+    stream.replayed(frames(1, "m0"))
+    assert follower.told == ["m0", "lost", "m0"]
+
+
 def test_a_replay_that_breaks_off_is_a_loss(stream, follower):
     listen(stream, 0, 5, replay=engine(0, 2))
     assert follower.told == ["m0", "m1", "m2", "lost", "m5"]
