@@ -185,7 +185,8 @@ class VLLMServer:
             "topic": self.topic,
         }
         return [
-            *("--model", str(self.model), "--served-model-name", self.name, "--dtype", "bfloat16"),
+            *("--model", str(self.model), "--served-model-name", self.name),
+            *("--dtype", "float32"),  # CPUs without bfloat16 imitate it, many times slower.
             *("--host", "127.0.0.1", "--port", str(self._port)),
             *("--max-model-len", str(self.max_model_len), "--block-size", str(self.block_size)),
             *("--num-gpu-blocks-override", str(self.blocks)),  # It counts for a CPU too.

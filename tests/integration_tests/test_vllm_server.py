@@ -22,8 +22,9 @@ def temporary(monkeypatch):
 @without_vllm
 def test_a_server_that_ends_shows_its_log_and_leaves_nothing(temporary):
     server = VLLMServer("no-model")
-    with pytest.raises(RuntimeError, match="ended with 1 before it was ready:(?s:.*)No module named 'vllm'"):
+    with pytest.raises(RuntimeError, match="ended with 1 before it was ready") as failure:
         server.start()
+    assert "No module named 'vllm'" in str(failure.value)
     assert os.listdir(temporary) == []
     with pytest.raises(RuntimeError, match="not running"):
         server.base_url  # noqa: B018
