@@ -2,6 +2,8 @@
 
 import asyncio
 import itertools
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -377,6 +379,29 @@ async def test_it_closes_though_the_engine_never_was_there(subscriber, follower)
         pass
     assert time.monotonic() - start < PATIENCE
     assert "kv-events" not in {thread.name for thread in threading.enumerate()}
+
+
+ASKING_NOBODY = """
+import sys, time, zmq
+from contextpilot_integrations import ContextPilot
+from contextpilot_integrations.engines.cache_follower import CacheFollower, Noticed
+from contextpilot_integrations.engines.subscriber import KvEventSubscriber
+
+context, follower = zmq.Context.instance(), CacheFollower(ContextPilot())
+publisher = context.socket(zmq.XPUB)
+publisher.bind("inproc://events")
+with KvEventSubscriber(follower, "inproc://events", "tcp://127.0.0.1:9", replay_timeout=0.1):
+    publisher.recv()
+    publisher.send_multipart([b"", (5).to_bytes(8, "big"), b"garbage"])
+    while not follower.noticed[Noticed.GARBAGE]:
+        time.sleep(0.01)
+publisher.close(0)
+context.term()
+"""
+
+
+def test_a_request_that_reaches_nobody_does_not_keep_the_program_from_ending():
+    subprocess.run([sys.executable, "-c", ASKING_NOBODY], check=True, timeout=3 * PATIENCE)
 
 
 @pytest.mark.parametrize("wrong", [("nowhere", None), ("inproc://kv-test", "nowhere")])
