@@ -1,6 +1,6 @@
 """The clustering on tensors against the same rules in plain Python."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from contextpilot_integrations.index import overlaps
@@ -40,7 +40,6 @@ def clustered(contexts, weights):
             nodes[staying] = ClusterNode(tuple(block for block in a.blocks if block in b.blocks), (a, b))
 
 
-@settings(deadline=None)
 @given(contexts=CONTEXTS, weights=WEIGHTS, tile=st.sampled_from([1, 40, 1 << 20]))
 def test_the_clusters_are_those_of_the_rules(contexts, weights, tile):
     whole, overlaps._TILE = overlaps._TILE, tile
@@ -51,7 +50,6 @@ def test_the_clusters_are_those_of_the_rules(contexts, weights, tile):
     assert found == clustered(contexts, weights)
 
 
-@settings(deadline=None)
 @given(order=st.permutations(range(1, 20)))
 def test_contexts_that_contain_one_another_become_a_line(order):
     (node,) = cluster([list(range(length)) for length in order])
