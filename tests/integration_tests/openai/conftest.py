@@ -29,6 +29,7 @@ class Weather:
         status: What it is answered with.
         headers: Beside it.
         cut: After how many chunks of the stream the connection is closed; the first holds only the role.
+        chunked: Whether the answer's end is marked, so that a closed connection is no end.
         usage: What stands in the last chunk; "missing" sends no such chunk.
         deltas: The answer, a chunk each.
         wait: Seconds before the first token, in which a client that does not wait sends more.
@@ -37,6 +38,7 @@ class Weather:
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     cut: int | None = None
+    chunked: bool = True
     usage: object = field(
         default_factory=lambda: {
             "prompt_tokens": 9,
@@ -132,7 +134,8 @@ class Handler(BaseHTTPRequestHandler):
         threading.Event().wait(weather.wait)
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Transfer-Encoding", "chunked")
+        self.send_header(*(("Transfer-Encoding", "chunked") if weather.chunked else ("Connection", "close")))
+        self.chunked = weather.chunked
         self.end_headers()
         try:
             self.stream(body, question, weather)
@@ -163,7 +166,7 @@ class Handler(BaseHTTPRequestHandler):
         self.chunk(b"data: " + json.dumps({**head, **rest}).encode() + b"\n\n")
 
     def chunk(self, data):
-        self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data) if self.chunked else data)
 
     def answer(self, status, body, headers=()):
         data = json.dumps(body).encode()
@@ -250,15 +253,30 @@ class Async(Sync):
         return texts, stream.completion
 
 
+@pytest.fixture
+async def client():
+    """Make an asynchronous client, which is closed in the loop that it was used in."""
+    clients = []
+
+    def client(server, **settings):
+        clients.append(openai.AsyncOpenAI(base_url=server.base_url, api_key="none", **settings))
+        return clients[-1]
+
+    yield client
+    for made in clients:
+        await made.close()
+
+
 @pytest.fixture(params=["sync", "async"])
-def connect(request, pilot, monkeypatch):
+def connect(request, pilot, client, monkeypatch):
     """Make completions of either kind, for a pilot and an engine."""
     monkeypatch.setattr(retries, "FIRST_DELAY", 0.0)
 
     def connect(server, pilot=pilot, *, max_retries=2, model="m", **settings):
-        server = {"base_url": server.base_url, "api_key": "none", "max_retries": max_retries}
         if request.param == "sync":
-            return Sync(Completions(pilot, openai.OpenAI(**server), model=model, **settings))
-        return Async(AsyncCompletions(pilot, openai.AsyncOpenAI(**server), model=model, **settings))
+            sync = openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=max_retries)
+            return Sync(Completions(pilot, sync, model=model, **settings))
+        asynchronous = client(server, max_retries=max_retries)
+        return Async(AsyncCompletions(pilot, asynchronous, model=model, **settings))
 
     return connect

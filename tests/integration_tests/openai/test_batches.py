@@ -157,9 +157,8 @@ async def test_bad_arguments_are_refused(connect, engine, blocks):
     assert engine.bodies == []
 
 
-async def test_batches_and_requests_at_once(engine, blocks):
-    client = openai.AsyncOpenAI(base_url=engine.base_url, api_key="none")
-    completions = AsyncCompletions(ContextPilot(on_error="raise"), client, model="m")
+async def test_batches_and_requests_at_once(engine, client, blocks):
+    completions = AsyncCompletions(ContextPilot(on_error="raise"), client(engine), model="m")
     contexts = [blocks(words) for words in FAMILY]
     batches = [completions.complete_batch(contexts, [f"{c}{n}" for c in "ABCD"]) for n in range(10)]
     single = [completions.complete(blocks("elm oak"), f"S{n}") for n in range(60)]
@@ -168,10 +167,9 @@ async def test_batches_and_requests_at_once(engine, blocks):
     assert {completion.text for batch in found[:10] for completion in batch} == {"An answer."}
 
 
-async def test_a_cancelled_batch_stops_sending(engine, weather, blocks):
+async def test_a_cancelled_batch_stops_sending(engine, client, weather, blocks):
     engine.fine = weather(wait=WAIT)
-    client = openai.AsyncOpenAI(base_url=engine.base_url, api_key="none")
-    completions = AsyncCompletions(ContextPilot(on_error="raise"), client, model="m")
+    completions = AsyncCompletions(ContextPilot(on_error="raise"), client(engine), model="m")
     contexts = [blocks(f"oak x{n}") for n in range(50)]
     task = asyncio.create_task(
         completions.complete_batch(contexts, [f"Q{n}" for n in range(50)], max_in_flight=2)

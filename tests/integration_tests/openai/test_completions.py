@@ -138,12 +138,6 @@ class TestWhatComesBack:
         assert texts == ["An ", "answer."]
         assert (completion.text, completion.usage) == ("An answer.", FULL)
 
-    async def test_tokens_of_reasoning_are_first_tokens(self, connect, engine, weather):
-        engine.fine = weather(deltas=({"reasoning_content": "Hm."},))
-        _, completion = await connect(engine).read([], "Why?")
-        assert completion.text == ""
-        assert completion.ttft is not None
-
     @pytest.mark.parametrize("usage", [None, "missing"])
     async def test_no_usage_is_unknown_usage(self, connect, engine, weather, usage):
         engine.fine = weather(usage=usage)
@@ -247,14 +241,16 @@ class TestBadWeather:
         with pytest.raises(openai.NotFoundError):
             await connect(engine, model="another").complete([], "Why?")
 
+    @pytest.mark.parametrize("chunked", [True, False])
     @pytest.mark.parametrize("cut", [0, 1])
-    async def test_a_connection_closed_before_the_first_token(self, connect, engine, weather, cut):
-        engine.weather["Why?"] = [weather(cut=cut)]
+    async def test_a_connection_closed_before_the_first_token(self, connect, engine, weather, cut, chunked):
+        engine.weather["Why?"] = [weather(cut=cut, chunked=chunked)]
         assert (await connect(engine).complete([], "Why?")).text == "An answer."
         assert len(engine.bodies) == 2
 
-    async def test_a_connection_closed_after_it(self, connect, engine, pilot, weather, blocks):
-        engine.weather["Which?"] = [weather(cut=2)]
+    @pytest.mark.parametrize("chunked", [True, False])
+    async def test_a_connection_closed_after_it(self, connect, engine, pilot, weather, blocks, chunked):
+        engine.weather["Which?"] = [weather(cut=2, chunked=chunked)]
         with pytest.raises(Exception, match=r"(?i)connection|peer closed"):
             await connect(engine).complete(blocks("oak"), "Which?")
         assert len(engine.bodies) == 1
@@ -329,10 +325,9 @@ class TestTheServer:
         assert len(engine.bodies) == 1
 
 
-async def test_a_hundred_tasks_share_one(engine, blocks):
-    client = openai.AsyncOpenAI(base_url=engine.base_url, api_key="none")
+async def test_a_hundred_tasks_share_one(engine, client, blocks):
     pilot = ContextPilot(on_error="raise")
-    completions = AsyncCompletions(pilot, client, model="m")
+    completions = AsyncCompletions(pilot, client(engine), model="m")
     words = [f"{n % 7} {n % 5} x{n}" for n in range(100)]
     found = await asyncio.gather(
         *(completions.complete(blocks(w), f"Q{n}?", tenant=f"t{n % 3}") for n, w in enumerate(words))
