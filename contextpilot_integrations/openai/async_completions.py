@@ -122,17 +122,22 @@ class AsyncCompletions:
                 slots.release()
                 bar.update()
 
-            async with asyncio.TaskGroup() as tasks:
-                for place in schedule:
-                    leader = leader_of[place]
-                    while leader is not None and leader != place:
-                        await started[leader].wait()
-                        if exchanges[leader].began:
-                            break
-                        leader = heirs.setdefault(leader, place)
-                    await slots.acquire()
-                    task = tasks.create_task(self._finish(exchanges[place], started[place]))
-                    task.add_done_callback(release)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    for place in schedule:
+                        leader = leader_of[place]
+                        while leader is not None and leader != place:
+                            await started[leader].wait()
+                            if exchanges[leader].began:
+                                break
+                            leader = heirs.setdefault(leader, place)
+                        await slots.acquire()
+                        task = tasks.create_task(self._finish(exchanges[place], started[place]))
+                        task.add_done_callback(release)
+            except BaseException:
+                for exchange in exchanges:
+                    self._planner.settle(exchange)
+                raise
         return [exchange.completion for exchange in exchanges]
 
     async def _finish(self, exchange: Exchange, started: asyncio.Event) -> None:

@@ -187,6 +187,8 @@ class Completions:
                 pool.shutdown()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
+                for exchange in exchanges:
+                    self._planner.settle(exchange)
                 raise
         return [exchange.completion for exchange in exchanges]
 

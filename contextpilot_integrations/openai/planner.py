@@ -149,7 +149,10 @@ class Planner:
         # No token is shorter than a byte, so most prompts need not be counted.
         if window is None or count is None or len(text.encode("utf-8", "surrogatepass")) <= window:
             return
-        tokens = count(text)
+        try:
+            tokens = count(text)
+        except Exception:
+            return  # Planning has failed and warned of it already; the server will tell.
         if tokens > window:
             raise ValueError(
                 f"the prompt has {tokens} tokens, but the context window of {self.model} is {window} tokens; "

@@ -33,6 +33,7 @@ class Weather:
         usage: What stands in the last chunk; "missing" sends no such chunk.
         deltas: The answer, a chunk each.
         wait: Seconds before the first token, in which a client that does not wait sends more.
+        after: The question that has to arrive before the first token; it is waited for 10 seconds at most.
     """
 
     status: int = 200
@@ -49,6 +50,7 @@ class Weather:
     )
     deltas: tuple[dict[str, str], ...] = ({"content": "An "}, {"content": "answer."})
     wait: float = 0.0
+    after: str = ""
 
 
 class FakeEngine(ThreadingHTTPServer):
@@ -66,6 +68,7 @@ class FakeEngine(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.card = card
         self.lock = threading.Lock()
+        self.arrived = threading.Condition(self.lock)
         self.bodies = []
         self.log = []
         self.listings = 0
@@ -123,6 +126,7 @@ class Handler(BaseHTTPRequestHandler):
         with engine.lock:
             engine.bodies.append(body)
             engine.log.append(("arrived", question))
+            engine.arrived.notify_all()
             script = engine.weather[question]
             weather = script.pop(0) if script else engine.fine
         if body["model"] != engine.model:
@@ -132,6 +136,9 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(weather.status, {"error": {"message": "bad weather"}}, weather.headers)
             return
         threading.Event().wait(weather.wait)
+        if weather.after:
+            with engine.arrived:
+                engine.arrived.wait_for(lambda: weather.after in engine.arrivals, timeout=10)
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header(*(("Transfer-Encoding", "chunked") if weather.chunked else ("Connection", "close")))

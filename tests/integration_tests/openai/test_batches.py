@@ -2,13 +2,14 @@
 
 import asyncio
 import random
+import threading
 from itertools import takewhile
 
 import openai
 import pytest
 
-from contextpilot_integrations import ContextPilot
-from contextpilot_integrations.openai import AsyncCompletions
+from contextpilot_integrations import ContextPilot, Namespace
+from contextpilot_integrations.openai import AsyncCompletions, Completions
 
 WAIT = 0.02  # Seconds before a first token, in which a client that does not wait would send the next one.
 FAMILY = ["oak elm ash", "oak elm fir", "oak elm yew", "oak elm bay"]
@@ -72,11 +73,11 @@ async def test_none_starts_before_its_leaders_first_token(connect, engine, pilot
 
 
 async def test_those_with_the_same_leader_run_together(connect, engine, weather, blocks):
-    engine.fine = weather(wait=WAIT)
+    engine.weather["B"] = [weather(after="D")]
     await connect(engine).complete_batch([blocks(words) for words in FAMILY], "ABCD", max_in_flight=4)
     first = engine.log.index(("first token", "A"))
     assert engine.log[:first] == [("arrived", "A")]
-    assert engine.in_flight >= 3
+    assert engine.log.index(("arrived", "D")) < engine.log.index(("first token", "B"))
 
 
 @pytest.mark.parametrize("error", [{"status": 400}, {"cut": 0}, {"cut": 1}])
@@ -167,9 +168,9 @@ async def test_batches_and_requests_at_once(engine, client, blocks):
     assert {completion.text for batch in found[:10] for completion in batch} == {"An answer."}
 
 
-async def test_a_cancelled_batch_stops_sending(engine, client, weather, blocks):
+async def test_a_cancelled_batch_is_not_believed_to_be_cached(engine, pilot, client, weather, blocks):
     engine.fine = weather(wait=WAIT)
-    completions = AsyncCompletions(ContextPilot(on_error="raise"), client(engine), model="m")
+    completions = AsyncCompletions(pilot, client(engine), model="m")
     contexts = [blocks(f"oak x{n}") for n in range(50)]
     task = asyncio.create_task(
         completions.complete_batch(contexts, [f"Q{n}" for n in range(50)], max_in_flight=2)
@@ -183,3 +184,20 @@ async def test_a_cancelled_batch_stops_sending(engine, client, weather, blocks):
     assert sent < 50
     await asyncio.sleep(4 * WAIT)
     assert len(engine.bodies) == sent
+    with pilot.index(Namespace(endpoint=f"{engine.base_url}/", model="m")) as index:
+        assert len([*index]) <= 2 + sent
+
+
+def test_an_interrupted_batch_is_not_believed_to_be_cached(engine, pilot, blocks, monkeypatch):
+    completions = Completions(pilot, openai.OpenAI(base_url=engine.base_url, api_key="none"), model="m")
+
+    class Interrupted(threading.Event):
+        def wait(self):
+            raise KeyboardInterrupt  # While it waits for the first of the family.
+
+    monkeypatch.setattr("contextpilot_integrations.openai.completions.Event", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        completions.complete_batch([blocks(words) for words in FAMILY], "ABCD")
+    assert engine.arrivals in ([], ["A"])
+    with pilot.index(Namespace(endpoint=f"{engine.base_url}/", model="m")) as index:
+        assert len([*index]) <= 2

@@ -92,7 +92,7 @@ class TestWhatGoesOut:
             raise RuntimeError("no tokenizer")
 
         pilot = ContextPilot(token_counter=fails, on_error="ignore")
-        await connect(engine, pilot).complete(blocks("oak elm oak"), "Which?")
+        await connect(engine, pilot, context_window=3).complete(blocks("oak elm oak"), "Which?")
         assert pilot.outcomes[Outcome.FAILED] == 1
         content = engine.bodies[0]["messages"][0]["content"]
         assert [part.split()[0] for part in content.split("\n\n")[:-1]] == [
