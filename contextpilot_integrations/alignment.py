@@ -135,7 +135,7 @@ def align_batch(
     """
     orders: list[list[Hashable]] = [[] for _ in contexts]
     windows = _windows(contexts, window)
-    planned = ContextIndex()
+    planned, done = ContextIndex(), 0
 
     def best(blocks: Sequence[Hashable]) -> Match:
         cached, earlier = search(blocks), planned.search(blocks)
@@ -145,6 +145,8 @@ def align_batch(
         for places in windows:
             for root in cluster([contexts[p] for p in places], weights, device=device, on_merged=bar.update):
                 _place(_attach(root, weights, best), places, orders, weights, most_similar)
+            done += len(places)
+            bar.update(done - bar.n)  # A window has fewer merges than contexts.
             if places is not windows[-1]:
                 for place in places:
                     planned.insert(orders[place], [weights[block] for block in orders[place]])

@@ -8,7 +8,7 @@ import os
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Any, Literal, TypeAlias
 
@@ -80,20 +80,11 @@ class ContextPilot:
         if on_error not in ("warn", "ignore", "raise"):
             raise ValueError(f'on_error must be "warn", "ignore" or "raise", got {on_error!r}')
         ContextIndex(capacity=capacity)  # Its complaint about a bad capacity belongs here, not later.
-        self._settings = {
-            "capacity": capacity,
-            "token_counter": token_counter,
-            "order_template": check_order_template(order_template),
-            "max_displacement": max_displacement,
-            "device": _checked_device(device),
-            "on_error": on_error,
-            "max_namespaces": max_namespaces,
-        }
         self._capacity = capacity
         self._count = token_counter or estimate_tokens
-        self._order_template = order_template
+        self._order_template = check_order_template(order_template)
         self._max_displacement = max_displacement
-        self._device = device
+        self._device = _checked_device(device)
         self._on_error = on_error
         self._max_namespaces = max_namespaces
         # Blocks come as new objects with every request. The first of equal ones is kept, so that it alone
@@ -106,7 +97,17 @@ class ContextPilot:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy the settings; what is cached stays with this pilot."""
-        return _from_settings, (self._settings,)
+        twin = partial(
+            ContextPilot,
+            capacity=self._capacity,
+            token_counter=self.token_counter,
+            order_template=self._order_template,
+            max_displacement=self._max_displacement,
+            device=self._device,
+            on_error=self._on_error,
+            max_namespaces=self._max_namespaces,
+        )
+        return twin, ()
 
     @property
     def order_template(self) -> str:
@@ -369,10 +370,6 @@ class ContextPilot:
         with self._lock:
             for plan in plans:
                 self._outcomes[plan.outcome] += 1
-
-
-def _from_settings(settings: dict[str, Any]) -> ContextPilot:
-    return ContextPilot(**settings)
 
 
 def _checked_blocks(blocks: Iterable[ContextBlock]) -> tuple[ContextBlock, ...]:

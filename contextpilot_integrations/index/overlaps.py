@@ -1,6 +1,7 @@
 """How much the nodes of a batch overlap, in tokens, and which of them should merge: on torch, CPU or CUDA.
 
-Every figure is a whole number, and every tie has a rule, so all devices give the same result.
+Every figure is a whole number, exact as a float while a context has less than 2**53 tokens, and every tie
+has a rule, so all devices give the same result.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Overlaps:
         return list(zip(self._nodes[self._staying].tolist(), self._nodes[self._ending].tolist(), strict=True))
 
     def merge(self) -> None:
-        """Let one node of each reciprocal pair become the intersection, and the other one end."""
+        """Let one node of each pair last returned become the intersection, and the other one end."""
         staying, ending = self._staying, self._ending
         self._intersect(staying, ending)
         changed = staying[self._node_weights[staying] > self._most[staying]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from operator import attrgetter
 
 from contextpilot_integrations.index.distance import context_distance
@@ -59,8 +59,8 @@ class ContextIndex:
         capacity: How many tokens (the sum of all weights) are kept. What lies beyond is dropped as an
             engine drops it: the least recently used leaf first, from its end. None: no limit.
         max_requests: How many request ids are remembered for `evict`, the oldest forgotten first.
-        max_visits: How many nodes one search may enter. Only very long contexts over a small corpus
-            reach it; the best sequence found until then is the answer.
+        max_visits: From how many nodes one search may take blocks, the root counted. Only very long contexts
+            over a small corpus reach it; the best sequence found until then is the answer.
 
     Raises:
         ValueError: If a limit is below 1.
@@ -286,43 +286,10 @@ class ContextIndex:
         Raises:
             AssertionError: If one does not hold; the message names it.
         """
-        seen: dict[Node, int] = {}
-        order = {node: age for age, node in enumerate(self._recency)}
-        # The nodes above the one that is looked at, and the blocks of all of them.
-        above: list[Node] = []
-        blocks_above: set[Hashable] = set()
-        for node in chain([self.root], self):
-            seen[node] = len(seen)
-            _require(len(node.blocks) == len(node.weights), "a weight for each block")
-            _require(len(node.children) == len(node.by_first_block), "children differ in their first block")
-            _require([*node.children] == sorted(node.children), "children stand in the order of positions")
-            _require(
-                [*node.by_first_block.values()] == [*node.children.values()], "also by their first blocks"
-            )
-            _require(all(p < node.next_position for p in node.children), "positions are never given twice")
-            for position, child in node.children.items():
-                _require(child.parent is node and child.position == position, "children know their place")
-                _require(node.by_first_block.get(child.blocks[0]) is child, "found by the first added block")
-                _require(
-                    node is self.root or order[node] > order[child], "no child more recent than its parent"
-                )
-            _require(
-                all(self._request_nodes.get(r) is node for r in node.requests), "requests know their node"
-            )
-            while above and above[-1] is not node.parent:
-                blocks_above.difference_update(above.pop().blocks)
-            length = len(blocks_above) + len(node.blocks)
-            above.append(node)
-            blocks_above.update(node.blocks)
-            _require(len(blocks_above) == length, "a block occurs once in a sequence")
-        _require(seen.keys() == {self.root, *order}, "the recency order holds all nodes")
-        weight = sum(sum(node.weights) for node in seen)
-        _require(weight == self.total_weight, "the total weight is the sum of all weights")
-        _require(self.capacity is None or weight <= self.capacity, "the capacity holds")
-        _require(
-            all(r in n.requests and n in seen for r, n in self._request_nodes.items()), "nodes know requests"
-        )
-        _require(len(self._request_nodes) <= self.max_requests, "the number of requests is bounded")
+        # Loaded where it is used, as drawing is.
+        from contextpilot_integrations.index.integrity import check_integrity
+
+        check_integrity(self)
 
     def _split(self, node: Node, length: int, rest: Sequence[Hashable], depth: int) -> Node:
         """Put a node above ``node`` that takes over its place and its first blocks.
@@ -401,8 +368,3 @@ def _shared_length(blocks: Sequence[Hashable], sequence: Sequence[Hashable], sta
     while length < most and blocks[length] == sequence[start + length]:
         length += 1
     return length
-
-
-def _require(condition: bool, invariant: str) -> None:
-    if not condition:
-        raise AssertionError(f"context index is inconsistent: not so that {invariant}")
