@@ -36,7 +36,8 @@ class Plan:
         search_path: Where the request's node stands in the context index; follow it with
             `ContextIndex.traverse`. Empty where nothing was recorded.
         expected_cached_blocks: How many leading blocks the engine should have cached.
-        expected_cached_tokens: Their weight in tokens, by the pilot's token counter.
+        expected_cached_tokens: Their weight in tokens, by the pilot's token counter. Where the engine's KV
+            events are followed, all leading tokens of the prompt that the engine has cached.
         order_annotation: The text for right before the question; empty where the order is the original.
         outcome: What became of the request.
         namespace: Where its cache lives.

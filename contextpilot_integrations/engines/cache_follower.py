@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from itertools import accumulate
 from threading import Lock
 from typing import TypeAlias
 
+from contextpilot_integrations.block import ContextBlock
 from contextpilot_integrations.engines.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, decode
 from contextpilot_integrations.engines.page_table import PageTable, Prompt
 from contextpilot_integrations.namespace import Namespace
@@ -77,7 +78,9 @@ class CacheFollower:
             ...  # Write the prompt, and tokenize it as the engine does.
             follower.track(plan, Prompt(token_ids), block_ends)
 
-    Only the prompts tracked are followed; pages of others are passed over. A cache hit makes no event, so a
+    Where a page is removed, the belief ends before the block in which the page ends: of what is believed,
+    the engine holds all pages that it fills. Only the prompts tracked are followed; pages of others are
+    passed over. A cache hit makes no event, so a
     page that was stored before the stream was listened to is not known.
 
     Args:
@@ -108,6 +111,11 @@ class CacheFollower:
         self._waiting: deque[_Sent] = deque(maxlen=1_000)
 
     @property
+    def pilot(self) -> ContextPilot:
+        """Whose belief it is."""
+        return self._pilot
+
+    @property
     def noticed(self) -> dict[Noticed, int]:
         """How often each thing happened since the follower was made."""
         with self._lock:
@@ -124,7 +132,7 @@ class CacheFollower:
         with self._lock:
             return self._table.cached_tokens(prompt, rank=rank, medium=medium)
 
-    def track(self, plan: Plan, prompt: Prompt, block_ends: Sequence[int]) -> None:
+    def track(self, plan: Plan, prompt: Prompt, block_ends: Sequence[int]) -> int:
         """Follow a prompt that is about to be sent, or was. Events about it may come before or after.
 
         Args:
@@ -132,6 +140,11 @@ class CacheFollower:
             prompt: All its tokens.
             block_ends: For each of the plan's blocks the place in ``prompt.token_ids`` behind its last token,
                 from the tokenizer's offsets or by `estimate_block_ends`.
+
+        Returns:
+            How many leading tokens of the prompt the engine will not compute if it meets the prompt now:
+            those in pages that data-parallel rank 0 holds. The last token of a prompt is always computed,
+            and with it its page.
 
         Raises:
             ValueError: If there is not one end a block, or they do not ascend.
@@ -146,6 +159,9 @@ class CacheFollower:
         with self._lock:
             self._waiting.append(_Sent(plan, compact, ends))
             self._place_waiting()
+            page_tokens = self._table.page_tokens or 1
+            computed_from = (len(compact.token_ids) - 1) // page_tokens * page_tokens
+            return min(self._table.cached_tokens(compact), max(0, computed_from))
 
     def take(self, payload: bytes) -> None:
         """Follow one message of the event stream, live or recorded. Raises nothing."""
@@ -194,13 +210,18 @@ class CacheFollower:
             self._disbelieve()
 
     def _place_waiting(self) -> None:
-        """Note for each page of what was sent which belief ends with it: at the first block it touches."""
+        """Note for each page of what was sent which belief ends with it: before the block it ends in.
+
+        What the page has of the blocks before that one is of use only to prompts that go on with it, so to
+        others it is no loss.
+        """
         while self._waiting and self._table.page_tokens is not None:
-            sent, start = self._waiting.popleft(), 0
+            sent, end = self._waiting.popleft(), 0
             order = tuple([block.digest for block in sent.plan.blocks])
             at = [(sent.plan.namespace, order[: depth + 1]) for depth in range(len(order))]
             for prefix in sent.prompt.prefixes(self._table.page_tokens):
-                depth = bisect_right(sent.block_ends, start)
+                end += self._table.page_tokens
+                depth = bisect_left(sent.block_ends, end)
                 if depth == len(order):
                     break
                 cuts = self._cuts.setdefault(prefix, set())
@@ -208,7 +229,6 @@ class CacheFollower:
                 self._number_of_cuts -= len(cuts)
                 cuts.add(at[depth])
                 self._number_of_cuts += len(cuts)
-                start += self._table.page_tokens
         while self._number_of_cuts > self._max_pages:
             # What is not followed is not believed.
             self._cut(self._cuts.popitem(last=False)[1])
@@ -232,16 +252,21 @@ class CacheFollower:
         self._noticed[what] += times
 
 
-def estimate_block_ends(plan: Plan, count: Callable[[str], int], *, before: int) -> tuple[int, ...]:
+def estimate_block_ends(
+    plan: Plan, count: Callable[[ContextBlock], int], *, start: int, stop: int, behind: int = 0
+) -> tuple[int, ...]:
     """Estimate where each block of a plan ends in the prompt from the lengths of its parts.
 
-    Tokens that would span two parts are counted in both, so an end may be a few tokens late: a belief is then
-    cut a block too early, seldom too late.
+    The parts are stretched to the tokens that they have together, so that a rough count is as good as its
+    proportions, and an exact one is off by the few tokens that span two parts.
 
     Args:
         plan: Whose `Plan.render` stands in the prompt.
-        count: Counts the tokens of a text.
-        before: How many tokens stand before the first block.
+        count: Counts the tokens of a block as it is rendered, with the blank line behind it.
+        start: The place of the first block's first token.
+        stop: The place behind the last token of all that stands in the same message.
+        behind: The tokens of what stands there behind the blocks, counted alike.
     """
-    lengths = [count(block.render() + "\n\n") for block in plan.blocks]
-    return tuple(accumulate(lengths, initial=before))[1:]
+    ends = [*accumulate(map(count, plan.blocks))]
+    counted = (ends[-1] if ends else 0) + behind
+    return tuple([start + round((stop - start) * end / max(1, counted)) for end in ends])

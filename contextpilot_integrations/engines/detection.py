@@ -20,10 +20,12 @@ class Server:
     Attributes:
         engine: The engine that it runs.
         context_window: How many tokens of prompt and answer fit; None where it does not tell.
+        adapter: The LoRA adapter that the model's name stands for; None where it is no adapter.
     """
 
     engine: Engine = PLAIN
     context_window: int | None = None
+    adapter: str | None = None
 
 
 def identify(models: Iterable[object], model: str) -> Server:
@@ -45,7 +47,10 @@ def identify(models: Iterable[object], model: str) -> Server:
     asked = [card for card in listed if get_field(card, "id") == model]
     owners = {str(get_field(card, "owned_by")) for card in asked or listed}
     engine = _OWNERS.get(owners.pop(), PLAIN) if len(owners) == 1 else PLAIN
-    return Server(engine, _window(asked[0]) if asked else None)
+    if not asked:
+        return Server(engine)
+    # vLLM and SGLang list an adapter as a model whose parent is the one that it adapts.
+    return Server(engine, _window(asked[0]), model if get_field(asked[0], "parent") else None)
 
 
 def _window(card: object) -> int | None:

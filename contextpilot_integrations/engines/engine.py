@@ -17,6 +17,7 @@ class Engine:
         session_id_field: The body's field for the conversation that a request belongs to.
         salt_field: The body's field whose value two requests must share to share cached blocks.
         cached_tokens_flag: The server's option without which no answer tells its cached tokens.
+        tokenizes_messages: Whether ``POST /tokenize`` gives the tokens that a chat's messages become.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Engine:
     session_id_field: str | None = None
     salt_field: str | None = None
     cached_tokens_flag: str | None = None
+    tokenizes_messages: bool = False
 
     def extra_body(self, *, request_id: str = "", session_id: str = "", tenant: str = "") -> dict[str, str]:
         """Return what this engine takes of these in a request's body; what is empty is left out."""
@@ -35,10 +37,10 @@ class Engine:
         return {field: value for field, value in fields.items() if field and value}
 
 
-# vllm/entrypoints/openai: ChatCompletionRequest. An empty salt is refused.
-VLLM = Engine("vLLM", "request_id", "session_id", "cache_salt", "--enable-prompt-tokens-details")
-# sglang/srt/entrypoints/openai/protocol.py: ChatCompletionRequest.
-SGLANG = Engine("SGLang", "rid", "session_id", "cache_salt", "--enable-cache-report")
+# vllm/entrypoints/openai: ChatCompletionRequest, TokenizeChatRequest. An empty salt is refused.
+VLLM = Engine("vLLM", "request_id", "session_id", "cache_salt", "--enable-prompt-tokens-details", True)
+# sglang/srt/entrypoints/openai/protocol.py: ChatCompletionRequest, TokenizeRequest.
+SGLANG = Engine("SGLang", "rid", "session_id", "cache_salt", "--enable-cache-report", True)
 # Tells cached tokens unasked, gives out its own request ids, and knows no salt.
 LLAMA_CPP = Engine("llama.cpp")
 PLAIN = Engine("an unknown OpenAI-compatible engine")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import openai
 from tqdm import tqdm
@@ -21,6 +21,9 @@ from contextpilot_integrations.openai.retries import retry_delay
 from contextpilot_integrations.openai.streams import AsyncCompletionStream
 from contextpilot_integrations.pilot import ContextPilot
 
+if TYPE_CHECKING:
+    from contextpilot_integrations.engines.cache_follower import CacheFollower
+
 __all__ = ["AsyncCompletions"]
 
 
@@ -31,6 +34,7 @@ class AsyncCompletions:
 
     Raises:
         TypeError: If the client is of the other kind.
+        ValueError: If the follower has another pilot.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class AsyncCompletions:
         preamble: str = "",
         engine: Engine | None = None,
         context_window: int | None = None,
+        follower: CacheFollower | None = None,
     ) -> None:
         if not isinstance(client, openai.AsyncOpenAI):
             raise TypeError("client must be an openai.AsyncOpenAI; Completions takes an openai.OpenAI")
@@ -55,6 +60,7 @@ class AsyncCompletions:
             preamble=preamble,
             engine=engine,
             context_window=context_window,
+            follower=follower,
         )
 
     def stream(
@@ -155,7 +161,9 @@ class AsyncCompletions:
                 try:
                     server = await self._server(exchange.plan.namespace.tenant)
                     self._planner.check(exchange, server)
-                    answer = await self._client.chat.completions.create(**exchange.arguments(server))
+                    arguments = exchange.arguments(server)
+                    await self._track(exchange, server)
+                    answer = await self._client.chat.completions.create(**arguments)
                     async with answer as chunks:
                         async for chunk in chunks:
                             if text := exchange.add(chunk):
@@ -170,6 +178,17 @@ class AsyncCompletions:
                 await asyncio.sleep(delay)
         finally:
             self._planner.settle(exchange)
+
+    async def _track(self, exchange: Exchange, server: Server) -> None:
+        try:
+            url = self._planner.tokenize_url
+            answers = [
+                await self._client.post(url, cast_to=object, body=body, options={"timeout": 5.0})
+                for body in self._planner.to_tokenize(exchange, server)
+            ]
+            self._planner.track(exchange, server, answers)
+        except Exception as error:
+            self._planner.untracked(error)
 
     async def _server(self, tenant: str) -> Server:
         async with self._detection:

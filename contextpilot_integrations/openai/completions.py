@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
 from threading import Event, Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import openai
 from tqdm import tqdm
@@ -22,6 +22,9 @@ from contextpilot_integrations.openai.planner import Message, Planner
 from contextpilot_integrations.openai.retries import retry_delay
 from contextpilot_integrations.openai.streams import CompletionStream
 from contextpilot_integrations.pilot import ContextPilot
+
+if TYPE_CHECKING:
+    from contextpilot_integrations.engines.cache_follower import CacheFollower
 
 __all__ = ["Completions"]
 
@@ -45,9 +48,16 @@ class Completions:
         engine: What the server runs (`contextpilot_integrations.engines`); None: asked of the server with
             the first request. One that is not recognised gets no field that OpenAI's API does not have.
         context_window: How many tokens of prompt and answer fit; None: as the server tells, if it does.
+        follower: A follower of the engine's cache for the same pilot (`CacheFollower`), which a
+            `KvEventSubscriber` feeds. Each prompt is then tokenized by the server (``/tokenize``) right
+            before it goes out, which vLLM and SGLang do in some milliseconds: what the pilot believes of it
+            ends where the engine's cache ends, and ``plan.expected_cached_tokens`` are all the tokens that
+            the engine has cached of the prompt at that moment. With the engine's own tokenizer as the
+            pilot's ``token_counter`` the cuts are exact to the block.
 
     Raises:
         TypeError: If the client is of the other kind.
+        ValueError: If the follower has another pilot.
     """
 
     def __init__(
@@ -59,6 +69,7 @@ class Completions:
         preamble: str = "",
         engine: Engine | None = None,
         context_window: int | None = None,
+        follower: CacheFollower | None = None,
     ) -> None:
         if not isinstance(client, openai.OpenAI):
             raise TypeError("client must be an openai.OpenAI; AsyncCompletions takes an openai.AsyncOpenAI")
@@ -72,6 +83,7 @@ class Completions:
             preamble=preamble,
             engine=engine,
             context_window=context_window,
+            follower=follower,
         )
 
     def stream(
@@ -207,7 +219,9 @@ class Completions:
                 try:
                     server = self._server(exchange.plan.namespace.tenant)
                     self._planner.check(exchange, server)
-                    with self._client.chat.completions.create(**exchange.arguments(server)) as chunks:
+                    arguments = exchange.arguments(server)
+                    self._track(exchange, server)
+                    with self._client.chat.completions.create(**arguments) as chunks:
                         for chunk in chunks:
                             if text := exchange.add(chunk):
                                 yield text
@@ -221,6 +235,17 @@ class Completions:
                 time.sleep(delay)
         finally:
             self._planner.settle(exchange)
+
+    def _track(self, exchange: Exchange, server: Server) -> None:
+        try:
+            url = self._planner.tokenize_url
+            answers = [
+                self._client.post(url, cast_to=object, body=body, options={"timeout": 5.0})
+                for body in self._planner.to_tokenize(exchange, server)
+            ]
+            self._planner.track(exchange, server, answers)
+        except Exception as error:
+            self._planner.untracked(error)
 
     def _server(self, tenant: str) -> Server:
         with self._detection:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from openai.types.chat import ChatCompletionChunk
@@ -30,6 +30,7 @@ class Exchange:
         began: Whether a first token has come back: the prompt is in the engine's cache.
         on_first_token: Called when it does.
         error: Why there is no whole answer.
+        tracked_tokens: How many tokens a cache follower was told that the prompt has; None if it was not.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Exchange:
         self.began = False
         self.on_first_token: Callable[[], object] = lambda: None
         self.error: Exception | None = None
+        self.tracked_tokens: int | None = None
         self._model = model
         self._session_id = session_id
         self._params = params
@@ -77,6 +79,12 @@ class Exchange:
             extra_body={**ours, **(params.pop("extra_body", None) or {})},
             **params,
         )
+
+    def templated(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return what the chat template is given: model, messages, and what there is of further fields."""
+        fields = {**self._params, **(self._params.get("extra_body") or {})}
+        further = {name: fields[name] for name in names if name in fields}
+        return {"model": self._model, "messages": self.messages, **further}
 
     def add(self, chunk: ChatCompletionChunk) -> str:
         """Take a chunk of the answer, and return its text.

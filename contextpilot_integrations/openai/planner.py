@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from contextpilot_integrations.block import ContextBlock
@@ -14,9 +15,13 @@ from contextpilot_integrations.engines.engine import PLAIN, Engine
 from contextpilot_integrations.namespace import Namespace
 from contextpilot_integrations.openai.exchange import Exchange
 from contextpilot_integrations.openai.retries import is_passing
-from contextpilot_integrations.pilot import ContextPilot
+from contextpilot_integrations.pilot import ContextPilot, estimate_tokens
 from contextpilot_integrations.plan import Plan
 from contextpilot_integrations.scheduling import leaders
+
+if TYPE_CHECKING:
+    from contextpilot_integrations.engines.cache_follower import CacheFollower
+    from contextpilot_integrations.openai.tracking import PromptTracker
 
 __all__ = ["Message", "Planner"]
 
@@ -35,6 +40,7 @@ class Planner:
         preamble: The system prompt; may be empty.
         engine: What the server runs; None: asked of the server with the first request.
         context_window: How many tokens of prompt and answer fit; None: as the server tells, if it does.
+        follower: Who is told which prompts go out.
     """
 
     def __init__(
@@ -46,12 +52,16 @@ class Planner:
         preamble: str,
         engine: Engine | None,
         context_window: int | None,
+        follower: CacheFollower | None,
     ) -> None:
         self.pilot = pilot
+        self.tracker = None if follower is None else _tracker(follower, pilot)
         self.server = None if engine is None else Server(engine, context_window)
         self.model = model
         self.preamble = preamble
         self._endpoint = endpoint
+        # Beside the API's version, not under it.
+        self.tokenize_url = endpoint.rstrip("/").removesuffix("/v1") + "/tokenize"
         self._context_window = context_window
         self._lock = Lock()
         self._tells_cached_tokens = False
@@ -112,7 +122,7 @@ class Planner:
     def recognise(self, models: object) -> Server:
         """Remember the server by the answer to ``models.list``, whatever it holds."""
         found = identify(getattr(models, "data", None) or (), self.model)
-        self.server = Server(found.engine, self._context_window or found.context_window)
+        self.server = replace(found, context_window=self._context_window or found.context_window)
         return self.server
 
     def unrecognised(self, error: Exception, tenant: str) -> Server:
@@ -159,6 +169,33 @@ class Planner:
                 "send fewer or shorter blocks"
             )
 
+    def to_tokenize(self, exchange: Exchange, server: Server) -> list[dict[str, Any]]:
+        """Return what to post to ``/tokenize`` before a request goes out: nothing if no one follows."""
+        if self.tracker is None or exchange.tracked_tokens is not None:
+            return []
+        if not server.engine.tokenizes_messages:
+            self._say_once(
+                "tokenize",
+                "%s does not tell the tokens of a prompt, so no KV event can be traced to what was sent",
+                server.engine.name,
+            )
+            return []
+        return self.tracker.bodies(exchange)
+
+    def track(self, exchange: Exchange, server: Server, answers: Sequence[object]) -> None:
+        """Track a request by the answers of ``/tokenize``."""
+        if self.tracker is not None and answers:
+            self.tracker.track(exchange, server, answers)
+
+    def untracked(self, error: Exception) -> None:
+        """Take note that a request goes out untracked."""
+        self._say_once(
+            "tracking",
+            "a prompt could not be tokenized by the server (%s), so KV events about it are not followed; "
+            "what is believed of it ends by capacity alone (logged once)",
+            type(error).__name__,
+        )
+
     def settle(self, exchange: Exchange) -> None:
         """Learn from a request that is over, one way or another."""
         exchange.close()
@@ -168,6 +205,16 @@ class Planner:
             self.pilot.evict(plan.request_id, namespace=plan.namespace)
             return
         completion, engine = exchange.completion, self.server.engine if self.server else PLAIN
+        tracked, computed = exchange.tracked_tokens, completion.usage.prompt_tokens
+        if tracked is not None and computed not in (None, tracked):
+            self._say_once(
+                "other tokens",
+                "%s computed a prompt of %d tokens, but tokenizes it as %d; KV events about such prompts are "
+                "not followed",
+                engine.name,
+                computed,
+                tracked,
+            )
         if completion.usage.cached_tokens is not None:
             self._tells_cached_tokens = True
         elif (
@@ -199,3 +246,12 @@ class Planner:
             self._said.add(what)
         if first:
             logger.warning(message, *args)
+
+
+def _tracker(follower: CacheFollower, pilot: ContextPilot) -> PromptTracker:
+    if follower.pilot is not pilot:
+        raise ValueError("follower must follow the cache for the same pilot that plans the prompts")
+    # Whoever has a follower has what following needs; others need not.
+    from contextpilot_integrations.openai.tracking import PromptTracker
+
+    return PromptTracker(follower, pilot.token_counter or estimate_tokens)

@@ -68,11 +68,11 @@ def sent(pilot, follower):
 
 @pytest.mark.parametrize(
     ("page", "blocks_left"),
-    [(1, 0), (2, 0), (3, 1), (4, 2), (5, 3)],
-    ids=["preamble", "first", "second and third", "third and fourth", "fourth and question"],
+    [(1, 0), (2, 1), (3, 2), (4, 3)],
+    ids=["preamble and first", "first and second", "second and third", "third and fourth"],
 )
 @pytest.mark.usefixtures("sent")
-def test_the_belief_ends_at_the_first_block_that_a_removed_page_touches(pilot, follower, page, blocks_left):
+def test_the_belief_ends_before_the_block_in_which_a_removed_page_ends(pilot, follower, page, blocks_left):
     follower.take(ALL_STORED)
     assert believed(pilot) == 4
     follower.take(payload(removed(page)))
@@ -80,19 +80,30 @@ def test_the_belief_ends_at_the_first_block_that_a_removed_page_touches(pilot, f
     assert follower.noticed[Noticed.CUT] == 1
 
 
-@pytest.mark.parametrize(("ends", "blocks_left"), [([4, 8, 12, 16], 2), ([5, 9, 13, 17], 1)])
-def test_one_token_of_a_block_in_the_removed_page_is_enough(pilot, follower, ends, blocks_left):
+@pytest.mark.parametrize(("ends", "blocks_left"), [([4, 8, 11, 16], 3), ([4, 8, 12, 16], 2)])
+def test_the_last_token_of_the_removed_page_decides(pilot, follower, ends, blocks_left):
     follower.track(pilot.prepare(BLOCKS), Prompt(TOKENS), ends)
     follower.take(ALL_STORED)
     follower.take(payload(removed(3)))  # Tokens 8 to 11.
     assert believed(pilot) == blocks_left
 
 
+def test_a_page_that_only_one_continuation_fills_is_no_loss_to_another(pilot, follower):
+    """Both begin with one block of 6 tokens; the page in which it ends is another one in each."""
+    one, two = BLOCKS[:2], [BLOCKS[0], BLOCKS[2]]
+    for blocks, token in ((one, 2), (two, 3)):
+        follower.track(pilot.prepare(blocks), Prompt([1] * 6 + [token] * 6), [6, 12])
+    follower.take(payload(stored([1, 2, 3], [1] * 6 + [2] * 6)))
+    follower.take(payload(stored([4, 5], [1] * 2 + [3] * 6, parent=1)))
+    follower.take(payload(removed(3, 2)))
+    assert [believed(pilot, blocks) for blocks in (one, two)] == [1, 2]
+
+
 @pytest.mark.usefixtures("sent")
 def test_half_a_prefix_evicted_is_half_a_prefix_believed(pilot, follower):
     follower.take(ALL_STORED)
     follower.take(payload(removed(5, 4)))
-    assert believed(pilot) == 2
+    assert believed(pilot) == 3
     assert follower.cached_tokens(Prompt(TOKENS)) == 12
 
 
@@ -108,14 +119,14 @@ def test_events_may_come_before_the_prompt_is_tracked(pilot, follower):
     follower.take(ALL_STORED)
     follower.track(plan, Prompt(TOKENS), ENDS)
     follower.take(payload(removed(4)))
-    assert believed(pilot) == 2
+    assert believed(pilot) == 3
 
 
 @pytest.mark.usefixtures("sent")
 def test_a_page_stored_three_times_ends_the_belief_when_removed_three_times(pilot, follower):
     for _ in range(3):
         follower.take(ALL_STORED)
-    for expected in (4, 4, 0):
+    for expected in (4, 4, 1):
         follower.take(payload(removed(2)))
         assert believed(pilot) == expected
 
@@ -141,7 +152,7 @@ def test_tenants_with_the_same_tokens_are_apart(pilot, follower):
         follower.track(plan, Prompt(TOKENS, salt=namespace.tenant), ENDS)
     salted = stored([11, 12], TOKENS[:8], extra_keys=[["a"], None])
     follower.take(payload(salted, stored([21, 22], TOKENS[:8], cache_salt="b"), removed(12)))
-    assert believed(pilot, namespace=ours) == 0
+    assert believed(pilot, namespace=ours) == 1
     assert believed(pilot, namespace=theirs) == 4
 
 
@@ -152,7 +163,7 @@ def test_what_another_rank_still_holds_is_believed(pilot, follower):
     follower.take(payload(removed(4)))
     assert believed(pilot) == 4
     follower.take(payload(removed(4), rank=1))
-    assert believed(pilot) == 2
+    assert believed(pilot) == 3
 
 
 @pytest.mark.usefixtures("sent")
@@ -198,7 +209,7 @@ def test_after_a_doubt_the_pages_of_before_are_still_known(pilot, follower):
     follower.doubt(Noticed.LOST)
     follower.track(pilot.prepare(BLOCKS), Prompt(TOKENS), ENDS)  # A hit, about which no event tells.
     follower.take(payload(removed(4)))
-    assert believed(pilot) == 2
+    assert believed(pilot) == 3
 
 
 @pytest.mark.usefixtures("sent")
@@ -242,6 +253,27 @@ def test_a_limit_of_nothing_is_refused(pilot):
         CacheFollower(pilot, max_payload_bytes=0)
 
 
-def test_ends_are_estimated_from_the_lengths_of_the_parts(pilot):
-    plan = pilot.prepare(BLOCKS[:2])
-    assert estimate_block_ends(plan, len, before=10) == (28, 46)  # "[CB_0] passage 0\n\n" has 18 characters.
+def test_a_prompt_that_is_tracked_tells_what_the_engine_has_of_it(pilot, follower):
+    plan = pilot.prepare(BLOCKS)
+    assert follower.track(plan, Prompt(TOKENS), ENDS) == 0
+    follower.take(ALL_STORED)
+    assert follower.track(plan, Prompt(TOKENS), ENDS) == 20
+    assert follower.track(plan, Prompt(TOKENS[:20]), ENDS) == 16  # Its last token is computed in any case.
+    follower.take(payload(removed(4)))
+    assert follower.track(plan, Prompt(TOKENS), ENDS) == 12
+
+
+@pytest.mark.parametrize("unit", [1, 3])
+def test_ends_are_estimated_from_the_proportions_of_the_parts(pilot, unit):
+    plan = pilot.prepare([ContextBlock("a", "x" * 10), ContextBlock("b", "x" * 30)])
+
+    def count(block):
+        return unit * len(block.text)
+
+    # Between tokens 5 and 105 stand 10, 30 and 60 parts of a hundred.
+    assert estimate_block_ends(plan, count, start=5, stop=105, behind=unit * 60) == (15, 45)
+    assert estimate_block_ends(plan, count, start=5, stop=45) == (15, 45)
+
+
+def test_a_plan_without_blocks_has_no_ends(pilot):
+    assert estimate_block_ends(pilot.prepare([]), len, start=5, stop=9) == ()
