@@ -17,6 +17,7 @@ import torch
 from contextpilot_integrations.alignment import align, align_batch, align_within
 from contextpilot_integrations.annotation import ORDER_TEMPLATE, check_order_template
 from contextpilot_integrations.block import ContextBlock
+from contextpilot_integrations.index.slots import SlotCache, Slots
 from contextpilot_integrations.index.snapshot import take_snapshot
 from contextpilot_integrations.index.storage import read_snapshots, refusing, write_snapshots
 from contextpilot_integrations.index.tree import ContextIndex, Insertion
@@ -48,6 +49,8 @@ class ContextPilot:
     Args:
         capacity: How many tokens of blocks each index keeps: about what the engine's prefix cache holds.
             None: no limit, and memory grows with the traffic.
+        slots: The cache of a llama.cpp server, which holds a few sequences and no tree; right where requests
+            come one after another. None: a tree of pages, as vLLM and SGLang have it.
         token_counter: Counts the tokens of a block's text. None: `estimate_tokens`. A block without
             text weighs 1.
         order_template: The order annotation's wording; "{order}" is where the blocks are named.
@@ -66,6 +69,7 @@ class ContextPilot:
         self,
         *,
         capacity: int | None = 1_000_000,
+        slots: Slots | None = None,
         token_counter: TokenCounter | None = None,
         order_template: str = ORDER_TEMPLATE,
         max_displacement: int | None = None,
@@ -81,6 +85,7 @@ class ContextPilot:
             raise ValueError(f'on_error must be "warn", "ignore" or "raise", got {on_error!r}')
         ContextIndex(capacity=capacity)  # Its complaint about a bad capacity belongs here, not later.
         self._capacity = capacity
+        self._slots = slots
         self._count = token_counter or estimate_tokens
         self._order_template = check_order_template(order_template)
         self._max_displacement = max_displacement
@@ -100,6 +105,7 @@ class ContextPilot:
         twin = partial(
             ContextPilot,
             capacity=self._capacity,
+            slots=self._slots,
             token_counter=self.token_counter,
             order_template=self._order_template,
             max_displacement=self._max_displacement,
@@ -235,6 +241,29 @@ class ContextPilot:
         with self.index(namespace) as index:
             return index.evict(request_id)
 
+    def measured(
+        self,
+        request_id: Hashable,
+        tokens: int,
+        cached_tokens: int | None = None,
+        *,
+        namespace: Namespace = Namespace(),
+    ) -> None:
+        """Take note of what a request turned out to be, for llama.cpp's slots.
+
+        So much room it takes there and in the host's memory. A tree of pages goes by its blocks alone.
+
+        Args:
+            request_id: The request's.
+            tokens: Those of its prompt and its answer together.
+            cached_tokens: Those of its prompt that were cached; None where it is not known.
+            namespace: Where its cache lives.
+        """
+        with self._lock:
+            state = self._states.get(namespace)
+        if state is not None:
+            state.measured(request_id, tokens, cached_tokens)
+
     def clear(self) -> None:
         """Forget everything that is cached, as an engine does when it restarts."""
         with self._lock:
@@ -279,7 +308,7 @@ class ContextPilot:
             # The least recently used namespace stands first.
             snapshots = read_snapshots(path)[-self._max_namespaces :]
             states = OrderedDict(
-                (Namespace.from_key(snapshot.owner), State(self._capacity, snapshot))
+                (Namespace.from_key(snapshot.owner), State(self._capacity, snapshot, self._slot_cache()))
                 for snapshot in snapshots
             )
             if len(states) != len(snapshots):
@@ -347,11 +376,18 @@ class ContextPilot:
             state = self._states.get(namespace)
             self._preambles.notice(namespace, known=state is not None)
             if state is None:
-                state = self._states[namespace] = State(self._capacity)
+                slots = self._slot_cache(namespace.preamble)
+                state = self._states[namespace] = State(self._capacity, slots=slots)
             self._states.move_to_end(namespace)
             if len(self._states) > self._max_namespaces:
                 self._states.popitem(last=False)
             return state
+
+    def _slot_cache(self, preamble: str = "") -> SlotCache | None:
+        if self._slots is None:
+            return None
+        marker = self._count(ContextBlock("000").render() + " \n\n")
+        return SlotCache(self._slots, self._count(preamble) if preamble else 0, marker)
 
     def _weighed(self, block: ContextBlock) -> tuple[ContextBlock, int]:
         return block, max(1, int(self._count(block.text))) if block.text else 1

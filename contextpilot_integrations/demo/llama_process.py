@@ -19,7 +19,8 @@ def serve() -> None:
     params.hostnames = ["127.0.0.1"]
     params.port = 0
     params.n_ctx = settings["n_ctx"]
-    params.n_parallel = 1
+    params.n_parallel = settings["n_parallel"]
+    params.kv_unified = settings["kv_unified"]
     params.n_cache_reuse = 0  # Pure prefix caching: later chunks are not moved.
     params.cache_ram_mib = settings["cache_ram_mib"]
     params.cpuparams.n_threads = settings["n_threads"]

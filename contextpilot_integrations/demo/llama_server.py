@@ -19,9 +19,9 @@ __all__ = ["LlamaServer"]
 
 
 class LlamaServer:
-    """A server with one slot, on the loopback interface and a free port, that speaks the OpenAI API.
+    """A server on the loopback interface and a free port that speaks the OpenAI API.
 
-    The slot keeps the prompt it saw last: of the next one, the common prefix is not computed again, and
+    A slot keeps the prompt it saw last: of the next one, the common prefix is not computed again, and
     nothing else of it is reused. ``usage.prompt_tokens_details.cached_tokens`` tells how many tokens that
     were. What a stopped server had cached is gone, so a fresh one is a fair start for each measurement.
 
@@ -33,7 +33,9 @@ class LlamaServer:
     Args:
         weights: A GGUF file. By default SmolLM2-135M-Instruct as Q4_0, written on first use
             (`fast_weights`).
-        n_ctx: Tokens in the slot, prompt and answer together; SmolLM2 takes 8192 at most.
+        n_ctx: Tokens in a slot, prompt and answer together; SmolLM2 takes 8192 at most.
+        n_parallel: How many slots there are, each for one request at a time.
+        kv_unified: Whether the slots share one buffer of all their tokens.
         n_threads: Threads to compute with; by default as many as there are CPUs, but at most 8.
         cache_ram_mib: Memory for prompts that left the slot, from where they come back when asked again
             (SmolLM2: about 20 MiB for 850 tokens). 0 keeps none, -1 sets no limit.
@@ -51,6 +53,8 @@ class LlamaServer:
         weights: str | os.PathLike[str] | None = None,
         *,
         n_ctx: int = 4096,
+        n_parallel: int = 1,
+        kv_unified: bool = False,
         n_threads: int | None = None,
         cache_ram_mib: int = 0,
         start_timeout: float = 60.0,
@@ -59,6 +63,8 @@ class LlamaServer:
             self.model = Path(weights).stem
         self.weights = weights
         self.n_ctx = n_ctx
+        self.n_parallel = n_parallel
+        self.kv_unified = kv_unified
         self.n_threads = n_threads if n_threads is not None else min(8, _available_cpus())
         self.cache_ram_mib = cache_ram_mib
         self.start_timeout = start_timeout
@@ -91,7 +97,9 @@ class LlamaServer:
         settings = {
             "weights": str(weights),
             "model": self.model,
-            "n_ctx": self.n_ctx,
+            "n_ctx": self.n_ctx * self.n_parallel,
+            "n_parallel": self.n_parallel,
+            "kv_unified": self.kv_unified,
             "n_threads": self.n_threads,
             "cache_ram_mib": self.cache_ram_mib,
         }

@@ -113,6 +113,16 @@ class ContextIndex:
             yield node
             stack.extend(reversed(node.children.values()))
 
+    def leaves(self) -> Iterator[tuple[list[Hashable], list[int]]]:
+        """Iterate over the sequences that no other extends, with their weights, least recently used first."""
+        for node in [*self._recency]:
+            if not node.children:
+                path = [node]
+                while (parent := path[-1].parent) is not None:
+                    path.append(parent)
+                blocks = [block for part in reversed(path) for block in part.blocks]
+                yield blocks, [weight for part in reversed(path) for weight in part.weights]
+
     def search(self, context: Sequence[Hashable], max_displacement: int | None = None) -> Match:
         """Find the cached sequence worth most among all whose blocks lie in the request.
 

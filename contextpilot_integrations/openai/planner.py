@@ -205,6 +205,10 @@ class Planner:
             self.pilot.evict(plan.request_id, namespace=plan.namespace)
             return
         completion, engine = exchange.completion, self.server.engine if self.server else PLAIN
+        usage = completion.usage
+        if usage.prompt_tokens is not None and usage.completion_tokens is not None:
+            tokens = usage.prompt_tokens + usage.completion_tokens
+            self.pilot.measured(plan.request_id, tokens, usage.cached_tokens, namespace=plan.namespace)
         tracked, computed = exchange.tracked_tokens, completion.usage.prompt_tokens
         if tracked is not None and computed not in (None, tracked):
             self._say_once(

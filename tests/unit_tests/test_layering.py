@@ -16,7 +16,7 @@ ECOSYSTEM = {
     "langchain": {"langchain_core", "pydantic"},
     "openai": {"openai"},
 }
-EVENTS = {"msgspec", "zmq"}
+BESIDE_ENGINES = {"httpx", "msgspec", "zmq"}
 EXTRAS = [
     "langchain_core",
     "langchain_openai",
@@ -26,6 +26,7 @@ EXTRAS = [
     "matplotlib",
     "bpe_openai",
     "xllamacpp",
+    "httpx",
     "msgspec",
     "zmq",
 ]
@@ -67,7 +68,7 @@ def test_a_module_imports_only_what_its_part_may(path):
             elif part in ADAPTERS:
                 assert target in {"core", "engines", part}, f"{part} must not import {target}"
         elif part in {"core", "engines"}:
-            allowed = CORE_LIBRARIES | EVENTS if part == "engines" else CORE_LIBRARIES
+            allowed = CORE_LIBRARIES | BESIDE_ENGINES if part == "engines" else CORE_LIBRARIES
             assert top in allowed, f"{part} must not import {top}"
         elif part in ECOSYSTEM:
             assert top in ECOSYSTEM[part] | CORE_LIBRARIES, f"{part} must not import {top}"
@@ -102,6 +103,12 @@ def test_what_listens_to_an_engine_names_the_extra_to_install(module, needed):
     result = run(f"import sys\nsys.modules[{needed!r}] = None\nimport {NAME}.engines.{module}\n")
     assert result.returncode != 0
     assert 'pip install "contextpilot-integrations[events]"' in result.stderr
+
+
+def test_asking_an_engine_names_the_extra_to_install():
+    result = run(f"import sys\nsys.modules['httpx'] = None\nimport {NAME}.engines.cache_size\n")
+    assert result.returncode != 0
+    assert 'pip install "contextpilot-integrations[openai]"' in result.stderr
 
 
 def test_the_library_does_not_print_or_set_up_logging():
