@@ -14,6 +14,7 @@ from contextpilot_integrations import ContextBlock, ContextPilot, Plan
 from contextpilot_integrations.demo.bm25 import BM25Retriever
 from contextpilot_integrations.demo.handbook import passages, questions
 from contextpilot_integrations.engines import Usage, UsageStream, read_usage
+from contextpilot_integrations.engines.cache_size import CacheSize, ask_cache_size
 from contextpilot_integrations.evaluation import build_prompt, simulate_tokens
 
 BLOCK = 32
@@ -142,6 +143,13 @@ def assert_hits_are_as_expected(plans: Sequence[Plan], hits: Sequence[int], toke
         expected = plan.blocks[: plan.expected_cached_blocks]
         shared = len(tokens(build_prompt(expected), whole=False)) if expected else 0
         assert hit >= shared // BLOCK * BLOCK, plan.search_path
+
+
+# The cache's size
+
+
+def test_the_server_tells_how_much_its_cache_holds(server):
+    assert ask_cache_size(server.base_url) == CacheSize(server.blocks * BLOCK)
 
 
 # Tenants

@@ -14,6 +14,7 @@ import pytest
 from contextpilot_integrations import ContextBlock, ContextPilot, Slots
 from contextpilot_integrations.demo.llama_server import LlamaServer
 from contextpilot_integrations.demo.weights import packaged_weights
+from contextpilot_integrations.engines.cache_size import CacheSize, ask_cache_size
 
 openai = pytest.importorskip("openai")
 Completions = pytest.importorskip("contextpilot_integrations.openai").Completions
@@ -98,6 +99,8 @@ def test_what_a_pilot_expects_is_what_the_server_finds(weights, requests, slots,
             right += abs(bisect_right(ends, cached + 2) - plan.expected_cached_blocks) <= 1
             expected += plan.expected_cached_blocks
         client.close()
+        size = ask_cache_size(server.base_url)
+    assert size == CacheSize(2048 * slots.n_parallel, Slots(slots.n_parallel))
     assert right >= 0.95 * requests
     assert expected > requests / 4  # There was something to expect.
     with pilot.index(completion.plan.namespace) as index:

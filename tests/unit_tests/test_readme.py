@@ -27,7 +27,7 @@ def test_the_code_runs_in_the_order_shown():
         "questions": ["214", "129", "578"],
         "question": "How much?",
     }
-    assert len(BLOCKS) == 4
+    assert len(BLOCKS) == 5
     for block in BLOCKS[:3]:
         exec(block, names)
     assert [answer.text for answer in names["answers"]] == ["an answer"] * 3
@@ -42,6 +42,9 @@ def test_the_code_runs_in_the_order_shown():
         "How far?",
         "How much?",
     ]
+    pytest.importorskip("zmq")
+    exec(BLOCKS[4], names)
+    assert names["completion"].text == "an answer"
 
 
 def client():
@@ -51,7 +54,7 @@ def client():
     sent = []
 
     def answer(request):
-        if request.method == "GET":
+        if request.method == "GET" or not request.url.path.endswith("/chat/completions"):
             return transport.Response(404)
         sent.append(json.loads(request.content))
         choice = {"index": 0, "delta": {"content": "an answer"}, "finish_reason": "stop"}
