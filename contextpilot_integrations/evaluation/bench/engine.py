@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from typing import Any, Literal
 
 import openai
 
-from contextpilot_integrations.engines.cache_follower import CacheFollower, Noticed
+from contextpilot_integrations.engines.cache_follower import CacheFollower
 from contextpilot_integrations.evaluation.bench.engine_requests import prompt_parts
 from contextpilot_integrations.evaluation.bench.engine_result import EnginePass, EngineResult, Sample
 from contextpilot_integrations.evaluation.bench.engine_server import ANSWER_TOKENS, GivenServer, OwnServer
@@ -26,7 +27,7 @@ __all__ = ["bench_engine", "check_runs"]
 _PARAMS: dict[str, Any] = {"max_tokens": ANSWER_TOKENS, "temperature": 0}
 _TIMEOUT = 600.0  # seconds
 _WARM_UP = 2  # requests
-_CLEARED_WITHIN = 1.0  # seconds
+_HEARD_WITHIN = 30.0  # seconds
 
 
 def bench_engine(
@@ -179,10 +180,12 @@ def _cold(
     vllm = server.vllm
     with KvEventSubscriber(follower, vllm.events_endpoint, vllm.replay_endpoint, vllm.topic):
         completions = Completions(pilot, client, model=server.model, preamble=system, follower=follower)
-        _ping(completions, server)
-        # vLLM tells of the reset only now; told during the pass, it would empty an index that is right.
-        deadline = time.monotonic() + _CLEARED_WITHIN
-        while not follower.noticed[Noticed.CLEARED] and time.monotonic() < deadline:
+        # vLLM tells of the reset only with the next page that it stores, and of all passes before to whoever
+        # is new. Told during the pass, it would empty an index that is right.
+        unique, deadline = secrets.token_hex(8), time.monotonic() + _HEARD_WITHIN
+        while not _ping(completions, server, unique).plan.expected_cached_tokens:
+            if time.monotonic() > deadline:
+                raise OSError(f"{vllm.events_endpoint}: vLLM publishes no events")
             time.sleep(0.01)
         yield completions, system
 
@@ -202,9 +205,11 @@ def _capacity(requests: Sequence[TraceRequest], server: OwnServer | GivenServer)
     return max(1, round(server.cache_tokens * estimated / exact))
 
 
-def _ping(completions: Completions, server: OwnServer | GivenServer) -> None:
+def _ping(completions: Completions, server: OwnServer | GivenServer, text: str = "") -> Completion:
+    """Send a prompt of some pages, which no request begins like."""
+    content = f"{text} {'ping ' * 2 * server.page_tokens}"
     try:
-        completions.complete(messages=[{"role": "user", "content": "?"}], **_PARAMS)
+        return completions.complete(messages=[{"role": "user", "content": content}], **_PARAMS)
     except Exception as error:
         raise OSError(f"{server.base_url}: {error}") from error
 

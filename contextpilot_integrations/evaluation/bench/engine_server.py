@@ -19,11 +19,13 @@ from pathlib import Path
 from contextpilot_integrations.evaluation import tiny_llama_process
 from contextpilot_integrations.evaluation.bench.engine_requests import prompt_parts
 from contextpilot_integrations.evaluation.bench.process import MeasurementError
-from contextpilot_integrations.evaluation.prompt import SYSTEM_PROMPT
 from contextpilot_integrations.evaluation.traces import TraceRequest
 from contextpilot_integrations.evaluation.vllm_server import VLLMServer
 
 __all__ = ["GivenServer", "OwnServer", "own_server", "python_with_vllm"]
+
+SYSTEM_PROMPT = "Answer from the context."
+"""Shorter than a page with all that the chat template adds, so that it is not what is found cached."""
 
 ANSWER_TOKENS = 1
 """How many tokens are asked for, so that prefill is what is measured."""

@@ -109,10 +109,11 @@ def bound_cached_tokens(
         page_tokens: Tokens in a page of the cache.
     """
     overlaps = reuse_bound(parts, order=order, weigh=weigh).hits_per_request
-    return [
+    bounds = [
         (shared + overlap) // page_tokens * page_tokens
         for shared, overlap in zip(rest, overlaps, strict=True)
     ]
+    return [0, *bounds[1:]]  # In either order the first one is served first.
 
 
 @dataclass(frozen=True, slots=True)

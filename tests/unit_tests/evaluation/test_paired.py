@@ -66,7 +66,7 @@ class TestBound:
         return bound_cached_tokens(contexts, rest, TOKENS.__getitem__, order=order, page_tokens=page_tokens)
 
     def test_what_all_share_and_the_heaviest_overlap(self):
-        assert self.bound(["abc", "bcd", "ad"], [20, 20, 20]) == [20, 120, 120]
+        assert self.bound(["abc", "bcd", "ad"], [20, 20, 20]) == [0, 120, 120]
 
     def test_only_whole_pages_are_found(self):
         assert self.bound(["abc", "bcd", "ad"], [20, 20, 20], page_tokens=32) == [0, 96, 96]
