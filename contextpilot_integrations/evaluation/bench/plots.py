@@ -112,7 +112,7 @@ def plot_engine(result: EngineResult, picture: Path) -> None:
     times.set_xlabel("seconds")
     times.set_ylabel("share of the requests")
     times.set_xlim(left=0)
-    times.legend(frameon=False, loc="lower right")
+    figure.legend(frameon=False, loc="outside lower center", ncols=len(result.passes))
     shares.set_title("Prompt tokens cached")
     for one in result.passes:
         if result.tells_cached_tokens and one.prompt_tokens:
