@@ -8,9 +8,11 @@ from typing import Any
 
 from contextpilot_integrations.evaluation.bench.build import BuildResult
 from contextpilot_integrations.evaluation.bench.displacement import DisplacementPoint
+from contextpilot_integrations.evaluation.bench.engine_report import NAMES
+from contextpilot_integrations.evaluation.bench.engine_result import EngineResult
 from contextpilot_integrations.evaluation.bench.online import OnlineResult
 
-__all__ = ["check_picture", "plot_build", "plot_displacement", "plot_online"]
+__all__ = ["check_picture", "plot_build", "plot_displacement", "plot_engine", "plot_online"]
 
 _OURS, _PUBLISHED = "#1f77b4", "#9a9a9a"
 
@@ -88,6 +90,45 @@ def plot_displacement(points: Sequence[DisplacementPoint], picture: Path) -> Non
     axes.set_ylabel("block hit ratio, unlimited cache")
     axes.set_ylim(bottom=0)
     _save(figure, axes, picture)
+
+
+def plot_engine(result: EngineResult, picture: Path) -> None:
+    """Draw how many requests had their first token after which time, and the share of tokens cached.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    times, shares = figure.subplots(1, 2, width_ratios=[3, 1])
+    colours = dict(zip(NAMES, (_PUBLISHED, _OURS, "#c98a2b"), strict=True))
+    for one in result.passes:
+        ttfts = [sample.ttft for repeat in one.samples for sample in repeat if sample.error is None]
+        if ttfts:
+            label = f"{NAMES[one.name]}: mean {one.ttft_mean:.3f} s"
+            times.ecdf(ttfts, color=colours[one.name], linewidth=2, label=label)
+    times.set_title("Time to first token")
+    times.set_xlabel("seconds")
+    times.set_ylabel("share of the requests")
+    times.set_xlim(left=0)
+    figure.legend(frameon=False, loc="outside lower center", ncols=len(result.passes))
+    shares.set_title("Prompt tokens cached")
+    for one in result.passes:
+        if result.tells_cached_tokens and one.prompt_tokens:
+            share = one.cached_tokens / one.prompt_tokens
+            bars = shares.bar(NAMES[one.name].replace(" ", "\n", 1), share, color=colours[one.name])
+            shares.bar_label(bars, [f"{share:.1%}"], padding=2)
+    prompt_tokens = result.passes[0].prompt_tokens
+    if result.bound is not None and prompt_tokens:
+        bound = sum(result.bound) / prompt_tokens
+        shares.axhline(bound, color="black", linestyle="--", linewidth=1)
+        shares.text(0.02, bound, f"at most {bound:.1%}", transform=shares.get_yaxis_transform(), va="bottom")
+    shares.set_ylim(0, 1)
+    shares.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    for axes in (times, shares):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(picture, dpi=150)
 
 
 def _name(version: str | None) -> str:

@@ -38,3 +38,22 @@ def test_nothing_to_reuse(order):
 def test_another_order_is_refused():
     with pytest.raises(ValueError, match='order must be "arrival" or "farthest"'):
         reuse_bound(["a"], order="nearest")  # type: ignore[arg-type]
+
+
+def test_weighed_blocks_count_their_weight():
+    weights = {"a": 5, "b": 1, "c": 1, "d": 7}
+    bound = reuse_bound(["abc", "bcd", "acd"], weigh=weights.__getitem__)
+    # 0, then "bc", then "cd" of the second (8) rather than "ac" of the first (6).
+    assert bound == ReuseBound(hits=10, total=29)
+    assert bound.hits_per_request == (0, 2, 8)
+
+
+def test_farthest_first_goes_by_weight():
+    weights = {"a": 1, "b": 1, "c": 9}
+    # Behind "abc", "ab" overlaps in two blocks, but in less weight than "c"; both then find themselves whole.
+    bound = reuse_bound(["abc", "c", "ab", "ac"], order="farthest", weigh=weights.__getitem__)
+    assert bound.hits_per_request == (0, 9, 2, 10)
+
+
+def test_each_request_has_its_part_wherever_it_was_executed():
+    assert reuse_bound(["abcd", "cd", "abef", "ef"], order="farthest").hits_per_request == (0, 2, 2, 0)

@@ -1,0 +1,92 @@
+import pytest
+
+from contextpilot_integrations.evaluation.bench.paired import (
+    PrefillFit,
+    Ratio,
+    bound_cached_tokens,
+    fit_prefill,
+    ratio_of_sums,
+)
+
+
+class TestRatioOfSums:
+    def test_it_is_of_the_sums_not_a_mean_of_ratios(self):
+        assert ratio_of_sums([10, 2], [2, 4]).value == 2.0
+
+    def test_a_ratio_that_all_requests_share_has_an_interval_of_no_width(self):
+        ratio = ratio_of_sums([2, 20, 6], [1, 10, 3])
+        assert (ratio.value, ratio.low, ratio.high) == (2.0, 2.0, 2.0)
+
+    def test_the_interval_is_that_of_the_bootstrap(self):
+        # Of two requests a quarter of the draws holds one twice: the middle 95 % spans from one to the other.
+        ratio = ratio_of_sums([1, 3], [1, 1])
+        assert (ratio.low, ratio.value, ratio.high) == (1.0, 2.0, 3.0)
+
+    def test_more_requests_narrow_it_as_the_normal_law_says(self):
+        ratio = ratio_of_sums([1.0, 3.0] * 200, [1.0] * 400)
+        # The mean of 400 draws has a standard deviation of 1/20.
+        assert ratio.low == pytest.approx(2 - 1.96 / 20, abs=0.015)
+        assert ratio.high == pytest.approx(2 + 1.96 / 20, abs=0.015)
+
+    def test_the_same_figures_give_the_same_interval(self):
+        figures = [1.0, 4.0, 2.0, 8.0], [2.0, 1.0, 3.0, 5.0]
+        assert ratio_of_sums(*figures) == ratio_of_sums(*figures)
+
+    def test_requests_stay_paired(self):
+        lengths = [float(length) for length in range(1, 101)]
+        ratio = ratio_of_sums([2 * length for length in lengths], lengths)
+        assert (ratio.low, ratio.high) == (2.0, 2.0)
+
+    def test_constants_are_added_whoever_is_drawn(self):
+        ratio = ratio_of_sums([1, 1], [1, 1], constants=(4, 1))
+        assert (ratio.low, ratio.value, ratio.high) == (2.0, 2.0, 2.0)
+
+    def test_nothing_to_divide_by_is_no_ratio(self):
+        assert ratio_of_sums([1, 2], [0, 0]) == Ratio()
+        assert ratio_of_sums([0, 0], [0, 0]) == Ratio()
+        assert ratio_of_sums([], []) == Ratio()
+        # Half of all draws leave out the one that has something.
+        assert ratio_of_sums([1, 1], [0, 1]).high is None
+
+    def test_what_cannot_be_paired_is_refused(self):
+        with pytest.raises(ValueError, match="2 numerators cannot be paired with 1"):
+            ratio_of_sums([1, 2], [1])
+
+    def test_the_share_of_the_bound(self):
+        assert ratio_of_sums([4], [2], bound=8.0).bound_share == 0.25
+        assert ratio_of_sums([4], [2]).bound_share is None
+        assert ratio_of_sums([4], [0], bound=8.0).bound_share is None
+
+
+TOKENS = dict(zip("abcd", (100, 50, 50, 10), strict=True))
+
+
+class TestBound:
+    def bound(self, contexts, rest, order="arrival", page_tokens=1):
+        return bound_cached_tokens(contexts, rest, TOKENS.__getitem__, order=order, page_tokens=page_tokens)
+
+    def test_what_all_share_and_the_heaviest_overlap(self):
+        assert self.bound(["abc", "bcd", "ad"], [20, 20, 20]) == [0, 120, 120]
+
+    def test_only_whole_pages_are_found(self):
+        assert self.bound(["abc", "bcd", "ad"], [20, 20, 20], page_tokens=32) == [0, 96, 96]
+
+    def test_offline_the_order_is_free(self):
+        assert self.bound(["abcd", "ab", "cd"], [0, 0, 0], "arrival") == [0, 150, 60]
+        assert self.bound(["ab", "abcd", "cd"], [0, 0, 0], "farthest") == [0, 150, 0]
+
+
+class TestFit:
+    def test_a_line_through_the_times(self):
+        fit = fit_prefill([0, 100, 200], [0.1, 0.3, 0.5])
+        assert (fit.seconds_per_request, fit.seconds_per_token) == pytest.approx((0.1, 0.002))
+        assert fit.predict(1000) == pytest.approx(2.1)
+
+    def test_no_time_is_below_zero(self):
+        fit = PrefillFit(seconds_per_request=-0.5, seconds_per_token=0.01)
+        assert (fit.predict(10), fit.predict(150)) == (0.0, 1.0)
+
+    def test_there_is_none_where_times_do_not_grow(self):
+        assert fit_prefill([0, 100], [0.3, 0.1]) is None
+        assert fit_prefill([100, 100], [0.1, 0.3]) is None
+        assert fit_prefill([], []) is None
