@@ -9,10 +9,12 @@ from typing import Any
 from contextpilot_integrations.evaluation.bench.build import BuildResult
 from contextpilot_integrations.evaluation.bench.displacement import DisplacementPoint
 from contextpilot_integrations.evaluation.bench.online import OnlineResult
+from contextpilot_integrations.evaluation.bench.quality import CONTRASTS, QualityResult
+from contextpilot_integrations.evaluation.bench.quality_items import Variant
 
-__all__ = ["check_picture", "plot_build", "plot_displacement", "plot_online"]
+__all__ = ["check_picture", "plot_build", "plot_displacement", "plot_online", "plot_quality"]
 
-_OURS, _PUBLISHED = "#1f77b4", "#9a9a9a"
+_OURS, _PUBLISHED, _CONTROL = "#1f77b4", "#9a9a9a", "#c98a2b"
 
 
 def check_picture(picture: Path) -> None:
@@ -88,6 +90,46 @@ def plot_displacement(points: Sequence[DisplacementPoint], picture: Path) -> Non
     axes.set_ylabel("block hit ratio, unlimited cache")
     axes.set_ylim(bottom=0)
     _save(figure, axes, picture)
+
+
+def plot_quality(result: QualityResult, picture: Path) -> None:
+    """Draw each paired difference as a dot with its interval, a panel per measure.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    figure, axes = _empty("")
+    axes.remove()
+    figure.set_size_inches(13, 4.5)
+    figure.suptitle(
+        f"{len(result.selection.items)} reordered prompts, {result.model}: difference and 95 % interval"
+    )
+    panels = {
+        "log_likelihood": "log-likelihood, nats a token",
+        "margin": "lead over a wrong answer",
+        "match": "answers that match",
+        "f1": "F1",
+    }
+    names = [
+        variant.value if against is Variant.ORIGINAL else f"annotation, against {against.value}"
+        for variant, against in CONTRASTS
+    ]
+    for panel, (axes, (measure, label)) in enumerate(
+        zip(figure.subplots(1, len(panels), sharey=True), panels.items(), strict=True)
+    ):
+        axes.axvline(0, color=_PUBLISHED, linewidth=1)
+        for row, (variant, against) in enumerate(CONTRASTS):
+            found = result.difference(variant, against, measure).interval
+            colour = _OURS if against is Variant.ORIGINAL else _CONTROL
+            axes.plot([found.low, found.high], [row, row], color=colour, linewidth=2)
+            axes.plot(found.mean, row, "o", color=colour)
+        axes.set_xlabel(label)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+        if panel == 0:
+            axes.set_yticks(range(len(names)), names)
+            axes.invert_yaxis()
+    figure.savefig(picture, dpi=150)
 
 
 def _name(version: str | None) -> str:
