@@ -106,7 +106,7 @@ def plot_quality(result: QualityResult, picture: Path) -> None:
     )
     panels = {
         "log_likelihood": "log-likelihood, nats a token",
-        "margin": "lead over a wrong answer",
+        "margin": "lead over a wrong answer, nats",
         "match": "answers that match",
         "f1": "F1",
     }
