@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["Passage", "Question", "passages", "questions"]
+__all__ = ["Passage", "Question", "more_questions", "passages", "questions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,11 @@ def passages() -> list[Passage]:
 def questions() -> list[Question]:
     """Return the questions in the order in which they arrive, the themes interleaved."""
     return [Question(**row) for row in _rows("questions.jsonl")]
+
+
+def more_questions() -> list[Question]:
+    """Return further questions, so that together with the demo's every passage holds an answer."""
+    return [Question(**row) for row in _rows("more_questions.jsonl")]
 
 
 def _rows(name: str) -> list[dict[str, Any]]:

@@ -1,7 +1,8 @@
 """Traces of retrieval requests, and the plans made of them, as JSON lines.
 
-A trace line has "query_id", "session_id" (the query's id where absent), "turn" (0), "query", and either
-"block_ids" or "blocks" (``[{"id", "text"}]``), best first. A plan line, in execution order, has
+A trace line has "query_id", "session_id" (the query's id where absent), "turn" (0), "query", "answer" (a
+string, or a list of them where several are right), and either "block_ids" or "blocks" (``[{"id", "text"}]``),
+best first. A plan line, in execution order, has
 "query_id", "position" (in the trace), "block_ids" in the order sent, "search_path",
 "expected_cached_blocks" and "order_annotation".
 """
@@ -28,6 +29,7 @@ class TraceRequest:
         turn: Its place in the conversation, from 0.
         query: The question, where the trace has it.
         blocks: What was retrieved, best first. Without a text where the trace names only ids.
+        answers: The right answers, any of which will do; empty where the trace has none.
     """
 
     query_id: str | int
@@ -35,6 +37,7 @@ class TraceRequest:
     turn: int
     query: str | None
     blocks: tuple[ContextBlock, ...]
+    answers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ def read_trace(path: PathOrDash, blocks_path: PathOrDash | None = None) -> list[
                 turn=record.get("turn", int, default=0),
                 query=record.get("query", str, default=None),
                 blocks=blocks.of(record),
+                answers=_answers(record),
             )
         )
     return requests
@@ -196,6 +200,14 @@ class _BlockReader:
         if block is None:
             block = self._seen[block_id, text] = ContextBlock(block_id, text)
         return block
+
+
+def _answers(record: Record) -> tuple[str, ...]:
+    value = record.get("answer", str, list, default=[])
+    answers = [value] if isinstance(value, str) else value
+    if any(type(answer) is not str for answer in answers):
+        raise record.error(f'"answer" must hold strings, not {reprlib.repr(value)}')
+    return tuple(answers)
 
 
 def _block_id(value: object, record: Record) -> BlockId:

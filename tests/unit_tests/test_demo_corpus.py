@@ -17,6 +17,7 @@ def _read(name):
 
 PASSAGES = _read("corpus.jsonl")
 QUESTIONS = _read("questions.jsonl")
+MORE_QUESTIONS = _read("more_questions.jsonl")
 BY_ID = {passage["id"]: passage for passage in PASSAGES}
 
 
@@ -45,9 +46,9 @@ def test_counts():
 def test_records_have_exactly_the_documented_fields():
     for passage in PASSAGES:
         assert set(passage) == {"id", "theme", "title", "text"}
-    for question in QUESTIONS:
+    for question in QUESTIONS + MORE_QUESTIONS:
         assert set(question) == {"query_id", "user", "theme", "question", "answer", "gold_id"}
-    for value in (v for record in PASSAGES + QUESTIONS for v in record.values()):
+    for value in (v for record in PASSAGES + QUESTIONS + MORE_QUESTIONS for v in record.values()):
         assert isinstance(value, str)
         assert value == value.strip() != ""
 
@@ -56,6 +57,12 @@ def test_ids_are_unique_and_short():
     assert len(BY_ID) == len(PASSAGES)
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]{1,8}", passage_id) for passage_id in BY_ID)
     assert [q["query_id"] for q in QUESTIONS] == [f"q{i:02d}" for i in range(40)]
+    numbers = range(40, 40 + len(MORE_QUESTIONS))
+    assert [q["query_id"] for q in MORE_QUESTIONS] == [f"q{i:02d}" for i in numbers]
+
+
+def test_every_passage_answers_a_question():
+    assert {q["gold_id"] for q in QUESTIONS + MORE_QUESTIONS} == set(BY_ID)
 
 
 @pytest.mark.parametrize("passage", PASSAGES, ids=lambda p: p["id"])
@@ -70,7 +77,7 @@ def test_passages_open_differently():
     assert len({p["title"] for p in PASSAGES}) == len(PASSAGES)
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: q["query_id"])
+@pytest.mark.parametrize("question", QUESTIONS + MORE_QUESTIONS, ids=lambda q: q["query_id"])
 def test_the_answer_stands_in_the_gold_passage(question):
     gold = BY_ID[question["gold_id"]]
     assert question["answer"] in gold["text"]

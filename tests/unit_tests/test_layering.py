@@ -23,6 +23,7 @@ EXTRAS = [
     "openai",
     "bm25s",
     "gguf",
+    "httpx",
     "matplotlib",
     "bpe_openai",
     "xllamacpp",

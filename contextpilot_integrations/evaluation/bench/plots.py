@@ -11,10 +11,12 @@ from contextpilot_integrations.evaluation.bench.displacement import Displacement
 from contextpilot_integrations.evaluation.bench.engine_report import NAMES
 from contextpilot_integrations.evaluation.bench.engine_result import EngineResult
 from contextpilot_integrations.evaluation.bench.online import OnlineResult
+from contextpilot_integrations.evaluation.bench.quality import CONTRASTS, QualityResult
+from contextpilot_integrations.evaluation.bench.quality_items import Variant
 
-__all__ = ["check_picture", "plot_build", "plot_displacement", "plot_engine", "plot_online"]
+__all__ = ["check_picture", "plot_build", "plot_displacement", "plot_engine", "plot_online", "plot_quality"]
 
-_OURS, _PUBLISHED = "#1f77b4", "#9a9a9a"
+_OURS, _PUBLISHED, _CONTROL = "#1f77b4", "#9a9a9a", "#c98a2b"
 
 
 def check_picture(picture: Path) -> None:
@@ -102,7 +104,7 @@ def plot_engine(result: EngineResult, picture: Path) -> None:
 
     figure = Figure(figsize=(10, 4.5), layout="constrained")
     times, shares = figure.subplots(1, 2, width_ratios=[3, 1])
-    colours = dict(zip(NAMES, (_PUBLISHED, _OURS, "#c98a2b"), strict=True))
+    colours = dict(zip(NAMES, (_PUBLISHED, _OURS, _CONTROL), strict=True))
     for one in result.passes:
         ttfts = [sample.ttft for repeat in one.samples for sample in repeat if sample.error is None]
         if ttfts:
@@ -128,6 +130,46 @@ def plot_engine(result: EngineResult, picture: Path) -> None:
     shares.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     for axes in (times, shares):
         axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(picture, dpi=150)
+
+
+def plot_quality(result: QualityResult, picture: Path) -> None:
+    """Draw each paired difference as a dot with its interval, a panel per measure.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    figure, axes = _empty("")
+    axes.remove()
+    figure.set_size_inches(13, 4.5)
+    figure.suptitle(
+        f"{len(result.selection.items)} reordered prompts, {result.model}: difference and 95 % interval"
+    )
+    panels = {
+        "log_likelihood": "log-likelihood, nats a token",
+        "margin": "lead over a wrong answer, nats",
+        "match": "answers that match",
+        "f1": "F1",
+    }
+    names = [
+        variant.value if against is Variant.ORIGINAL else f"annotation, against {against.value}"
+        for variant, against in CONTRASTS
+    ]
+    for panel, (axes, (measure, label)) in enumerate(
+        zip(figure.subplots(1, len(panels), sharey=True), panels.items(), strict=True)
+    ):
+        axes.axvline(0, color=_PUBLISHED, linewidth=1)
+        for row, (variant, against) in enumerate(CONTRASTS):
+            found = result.difference(variant, against, measure).interval
+            colour = _OURS if against is Variant.ORIGINAL else _CONTROL
+            axes.plot([found.low, found.high], [row, row], color=colour, linewidth=2)
+            axes.plot(found.mean, row, "o", color=colour)
+        axes.set_xlabel(label)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+        if panel == 0:
+            axes.set_yticks(range(len(names)), names)
+            axes.invert_yaxis()
     figure.savefig(picture, dpi=150)
 
 

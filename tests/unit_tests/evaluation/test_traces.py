@@ -42,6 +42,15 @@ def test_only_the_query_id_and_the_blocks_are_needed(trace):
     assert read_trace(path) == [TraceRequest(7, 7, 0, None, ()), TraceRequest("q8", "q8", 0, None, ())]
 
 
+def test_an_answer_is_a_string_or_several_of_which_any_will_do(trace):
+    path = trace(
+        {"query_id": 1, "answer": "9 crowns", "block_ids": []},
+        {"query_id": 2, "answer": ["9 crowns", "nine"], "block_ids": []},
+        {"query_id": 3, "answer": None, "block_ids": []},
+    )
+    assert [request.answers for request in read_trace(path)] == [("9 crowns",), ("9 crowns", "nine"), ()]
+
+
 def test_texts_come_with_the_line_or_from_the_blocks_file(trace):
     path = trace(
         {"query_id": "q1", "block_ids": ["b", "a"]},
@@ -97,6 +106,8 @@ def test_a_dash_is_standard_input(monkeypatch):
         ({"query_id": ["q"], "block_ids": [1]}, '"query_id" must be a string or an integer'),
         ({"query_id": True, "block_ids": [1]}, '"query_id" must be a string or an integer, not True'),
         ({"query_id": "q", "query": 5, "block_ids": [1]}, '"query" must be a string'),
+        ({"query_id": "q", "answer": 5, "block_ids": [1]}, '"answer" must be a string or a list, not 5'),
+        ({"query_id": "q", "answer": ["a", 5], "block_ids": [1]}, '"answer" must hold strings'),
         ({"query_id": "q"}, 'neither "block_ids" nor "blocks"'),
         ({"query_id": "q", "block_ids": [1], "blocks": []}, 'both "block_ids" and "blocks"'),
         ({"query_id": "q", "block_ids": "b1"}, '"block_ids" must be a list'),
@@ -111,7 +122,8 @@ def test_a_dash_is_standard_input(monkeypatch):
 )
 def test_bad_lines_are_named_in_one_line(trace, line, reason):
     path = trace({"query_id": "fine", "block_ids": [1]}, b"", line)
-    for read in (read_trace, read_plan):
+    readers = (read_trace,) if isinstance(line, dict) and "answer" in line else (read_trace, read_plan)
+    for read in readers:
         with pytest.raises(TraceError, match=reason) as caught:
             read(path)
         message = str(caught.value)
