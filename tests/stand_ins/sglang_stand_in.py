@@ -3,10 +3,10 @@
 It is no SGLang: it was written from what the source of version 0.5.23 says, and a test that passes with it
 says that the package fits that reading. It speaks, over real HTTP and ZeroMQ sockets on the loopback,
 
-- ``/v1/models``, ``/v1/chat/completions`` (streamed), ``/tokenize``, ``/flush_cache`` and ``/server_info``, as
-  far as the package asks them (srt/entrypoints/http_server.py, openai/protocol.py);
-- the KV events and their replay (srt/disaggregation/kv_events.py): signed hashes, stored pages of a chain and
-  adjacent removals merged into one event, the salt on each event, the topic empty;
+- ``/v1/models``, ``/v1/chat/completions`` (streamed), ``/tokenize``, ``/flush_cache``, ``/server_info``, as
+  far as tests ask them (srt/entrypoints/http_server.py, openai/protocol.py);
+- the KV events and their replay (srt/disaggregation/kv_events.py): signed hashes, stored pages of a chain
+  and adjacent removals merged into one event, the salt on each event, the topic empty;
 
 and has a radix cache in pages whose leaves go as a whole, the least recently used first
 (srt/mem_cache/radix_cache.py). Its tokenizer takes words, and its model always says the same.
@@ -50,6 +50,9 @@ class SGLangStandIn:
         prompts: The token ids of each prompt that was computed, in order.
         bodies: The requests for completions, in order.
         tokenizing: What ``/tokenize`` answers instead of tokens, as status and content; None: tokens.
+        tokenizing_waits: ``/tokenize`` does not answer while this event is not set.
+        asked_to_tokenize: How often it was asked.
+        failures: How many requests for completions are refused from now on, as if it were overloaded.
         prefix: Tokens that it computes before each prompt and does not tell of, as if ``/tokenize`` and the
             completions knew different templates.
         loses: Tells of a message's number whether it is lost on its way.
@@ -62,6 +65,9 @@ class SGLangStandIn:
         self.tokens, self.page_tokens = tokens, page_tokens
         self.prompts, self.bodies = [], []
         self.tokenizing = None
+        self.tokenizing_waits = threading.Event()
+        self.tokenizing_waits.set()
+        self.asked_to_tokenize = self.failures = 0
         self.prefix = []
         self.loses = lambda number: False
         self._kept_messages = kept_messages
@@ -90,6 +96,7 @@ class SGLangStandIn:
         return self
 
     def __exit__(self, *_):
+        self.tokenizing_waits.set()
         self._http.shutdown()
         self._closing.set()
         for thread in self._threads:
@@ -319,16 +326,19 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/flush_cache":
             engine.flush()
             self._answer(200, "Cache flushed.\n")
-        elif self.path == "/tokenize" and engine.tokenizing is not None:
-            self._answer(*engine.tokenizing)
         elif self.path == "/tokenize":
+            engine.asked_to_tokenize += 1
+            engine.tokenizing_waits.wait()
             tokens = _templated(body["messages"])
-            self._answer(
-                200, {"tokens": tokens, "count": len(tokens), "max_model_len": engine.tokens}
-            )
+            content = {"tokens": tokens, "count": len(tokens), "max_model_len": engine.tokens}
+            self._answer(*(engine.tokenizing or (200, content)))
         elif self.path == "/v1/chat/completions":
             engine.bodies.append(body)
-            self._complete(engine, body)
+            if engine.failures:
+                engine.failures -= 1
+                self._answer(503, {"error": {"message": "overloaded"}})
+            else:
+                self._complete(engine, body)
         else:
             self._answer(404, {"detail": "Not Found"})
 

@@ -1,25 +1,31 @@
 """Completions with a follower, over real sockets, in fair and bad weather."""
 
 import asyncio
+import itertools
 import random
+import threading
 import time
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpx
 import openai
 import pytest
 from sglang_stand_in import SGLangStandIn, tokenize
 
 from contextpilot_integrations import ContextBlock, ContextPilot
-from contextpilot_integrations.engines import VLLM
 from contextpilot_integrations.engines.cache_follower import CacheFollower, Noticed
 from contextpilot_integrations.engines.page_table import Prompt
 from contextpilot_integrations.engines.subscriber import KvEventSubscriber
 from contextpilot_integrations.openai import AsyncCompletions, Completions
+from contextpilot_integrations.openai.planner import Planner
 
 PATIENCE = 20  # seconds, for what takes milliseconds on an idle machine
-WORDS = "a quay keeps its crane and the harbour its pilots while every ferry waits for the tide to turn".split()
+TEXT = """
+a quay keeps its crane and the harbour its pilots while every ferry waits for the tide to turn
+"""
 BLOCKS = [
-    ContextBlock(str(n), " ".join(random.Random(n).choices(WORDS, k=random.Random(n).randint(20, 60))))
+    ContextBlock(str(n), " ".join(random.Random(n).choices(TEXT.split(), k=random.Random(n).randint(20, 60))))
     for n in range(24)
 ]
 
@@ -28,16 +34,7 @@ def drawn(seed, number):
     """Contexts of two to four blocks, some of which come much more often than others."""
     draw = random.Random(seed)
     weights = [1 / (n + 1) for n in range(len(BLOCKS))]
-    return [
-        list(dict.fromkeys(draw.choices(BLOCKS, weights, k=draw.randint(2, 4)))) for _ in range(number)
-    ]
-
-
-async def until(condition):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be so"
-        await asyncio.sleep(0.002)
+    return [list(dict.fromkeys(draw.choices(BLOCKS, weights, k=draw.randint(2, 4)))) for _ in range(number)]
 
 
 @pytest.fixture
@@ -116,19 +113,22 @@ def believed_too_much(engine, completion):
     return max(0, believed // engine.page_tokens * engine.page_tokens - completion.usage.cached_tokens)
 
 
+LONG_RUNS = [("sync", 16, 100), ("sync", 1, 40), ("async", 16, 40)]
+
+
 class TestSGLang:
-    @pytest.mark.parametrize("page_tokens", [1, 16])
-    async def test_what_is_expected_is_what_was_cached(self, connect, pilot, follower, page_tokens):
+    @pytest.mark.parametrize(("connect", "page_tokens", "number"), LONG_RUNS, indirect=["connect"])
+    async def test_what_is_expected_is_what_was_cached(self, connect, pilot, follower, page_tokens, number):
         with SGLangStandIn(page_tokens=page_tokens) as engine:
             async with subscribed(follower, engine):
                 asking = Asking(connect(engine, pilot, follower=follower), engine, follower)
-                found = [await asking.ask(blocks) for blocks in drawn(0, 100)]
+                found = [await asking.ask(blocks) for blocks in drawn(0, number)]
                 assert [body["rid"] for body in engine.bodies if "What" in str(body)] == [
                     completion.plan.request_id for completion in found
                 ]
             assert off(found) == []
             assert max(believed_too_much(engine, completion) for completion in found) == 0
-            assert follower.noticed[Noticed.CUT] > 20
+            assert follower.noticed[Noticed.CUT] > number / 5
             assert sum(c.usage.cached_tokens for c in found) > 0.1 * sum(c.usage.prompt_tokens for c in found)
 
     async def test_flush_and_restart(self, connect, sglang, pilot, follower):
@@ -152,22 +152,24 @@ class TestSGLang:
             last = await asking.ask(BLOCKS[:3])
             assert (last.usage.cached_tokens, last.plan.expected_cached_blocks) == (0, 0)
 
+    @pytest.mark.parametrize("connect", ["sync"], indirect=True)
     async def test_lost_messages_are_replayed(self, connect, sglang, pilot, follower):
         sglang.loses = lambda number: number % 5 == 3
         async with subscribed(follower, sglang):
             asking = Asking(connect(sglang, pilot, follower=follower), sglang, follower)
-            found = [await asking.ask(blocks) for blocks in drawn(1, 40)]
+            found = [await asking.ask(blocks) for blocks in drawn(1, 30)]
         assert off(found) == []
         assert follower.noticed[Noticed.LOST] == 0
         assert follower.noticed[Noticed.CUT] > 10
 
+    @pytest.mark.parametrize("connect", ["sync"], indirect=True)
     async def test_what_is_lost_for_good_is_never_believed(self, connect, pilot, follower):
         with SGLangStandIn(kept_messages=1) as engine:
             engine.loses = lambda number: number % 5 == 3
             async with subscribed(follower, engine):
                 asking = Asking(connect(engine, pilot, follower=follower), engine, follower)
-                found = [await asking.ask(blocks) for blocks in drawn(2, 40)]
-            assert follower.noticed[Noticed.LOST] > 5
+                found = [await asking.ask(blocks) for blocks in drawn(2, 25)]
+            assert follower.noticed[Noticed.LOST] > 3
             assert all(c.plan.expected_cached_tokens <= c.usage.cached_tokens for c in found)
             assert max(believed_too_much(engine, completion) for completion in found) == 0
             assert any(c.plan.expected_cached_tokens for c in found)
@@ -241,10 +243,34 @@ class TestTokenizing:
         [line] = said(caplog)
         assert "does not tell the tokens of a prompt" in line
 
-    async def test_is_asked_once_more_for_a_template_and_once_for_a_retried_request(
-        self, connect, sglang, pilot, follower, monkeypatch
+    async def test_that_is_slow_holds_up_few_requests(
+        self, connect, sglang, pilot, follower, caplog, monkeypatch
     ):
-        pass
+        monkeypatch.setattr(Planner, "tokenize_timeout", 0.2)
+        sglang.tokenizing_waits.clear()
+        completions = connect(sglang, pilot, follower=follower)
+        asked = []
+        for _ in range(14):
+            assert (await completions.complete(BLOCKS[:3], "What now?")).text == " I do not know."
+            asked.append(sglang.asked_to_tokenize)
+        # One fails, a second one fails and two are passed over, a third fails and six are.
+        assert asked == [1, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 4, 4, 4]
+        [line] = said(caplog)
+        assert "could not be tokenized by the server (APITimeoutError)" in line
+
+        sglang.tokenizing_waits.set()
+        monkeypatch.undo()
+        async with subscribed(follower, sglang):
+            for _ in range(14):  # The rest of those that are passed over.
+                await completions.complete([], "What else?")
+            asking = Asking(completions, sglang, follower)
+            assert off([await asking.ask(BLOCKS[:3]) for _ in range(4)]) == []
+
+    async def test_is_done_once_for_a_request_that_is_sent_again(self, connect, sglang, pilot, follower):
+        sglang.failures = 2
+        completions = connect(sglang, pilot, follower=follower)
+        await completions.complete(BLOCKS[:3], "What now?")
+        assert (len(sglang.bodies), sglang.asked_to_tokenize) == (3, 2)  # With the empty message.
 
     async def test_without_a_follower_nobody_is_asked(self, connect, sglang, pilot, caplog):
         sglang.tokenizing = (500, {})
@@ -258,7 +284,7 @@ class TestEvents:
             completions = connect(sglang, pilot, follower=follower)
             asking = Asking(completions, sglang, follower)
             await asking.settle()
-            for seed in range(3):
+            for seed in range(2):
                 sglang.late = True
                 for blocks in drawn(seed, 15):  # All of these are expected blindly.
                     check_integrity(pilot, await completions.complete(blocks, "What now?"))
@@ -269,9 +295,79 @@ class TestEvents:
                 assert max(believed_too_much(sglang, completion) for completion in found) == 0
             assert follower.noticed[Noticed.LOST] == 0
 
+    @pytest.mark.parametrize("heard", [1, 2])
+    async def test_two_engines_behind_one_address(self, connect, sglang, pilot, follower, heard):
+        """What one of them holds is believed, though the other may be asked: hits are lost, and no more."""
+        with SGLangStandIn() as second, routed(sglang, second) as router:
+            engines = [sglang, second]
+            async with AsyncExitStack() as stack:
+                for engine in engines[:heard]:
+                    await stack.enter_async_context(subscribed(follower, engine))
+                completions = connect(router, pilot, follower=follower)
+                for number, blocks in enumerate(drawn(4, 40)):
+                    completion = await completions.complete(blocks, "What now?")
+                    assert completion.text == " I do not know."
+                    check_integrity(pilot, completion)
+                    if number == 30:
+                        second.restart()
+            assert all(len(engine.prompts) == 20 for engine in engines)
+            noticed = follower.noticed
+            assert noticed[Noticed.CUT] > 0
+            assert noticed[Noticed.LOST] == noticed[Noticed.GARBAGE] == 0
+
     async def test_no_stream_at_all(self, connect, sglang, pilot, follower):
         completions = connect(sglang, pilot, follower=follower)
         found = [await completions.complete(blocks, "What now?") for blocks in drawn(0, 20)]
         assert {c.plan.expected_cached_tokens for c in found} == {0}
         assert sum(c.plan.expected_cached_blocks for c in found) > 0
         check_integrity(pilot, found[0])
+
+
+@contextmanager
+def routed(*engines):
+    """Send each request for a completion to the next engine, and all else to the first."""
+    turns = itertools.cycle(engines)
+    client = httpx.Client()
+
+    class Router(BaseHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+        def do_GET(self):
+            self.forward(engines[0])
+
+        def do_POST(self):
+            self.forward(next(turns) if self.path.endswith("/completions") else engines[0])
+
+        def forward(self, engine):
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            url = f"{engine.base_url.removesuffix('/v1')}{self.path}"
+            answer = client.request(self.command, url, content=body)
+            self.send_response(answer.status_code)
+            self.send_header("Content-Type", answer.headers["Content-Type"])
+            self.send_header("Content-Length", str(len(answer.content)))
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Router)
+    server.base_url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+        client.close()
+
+
+def test_a_follower_of_another_pilots_cache_is_refused(pilot):
+    other = CacheFollower(ContextPilot())
+    sync, asynchronous = openai.OpenAI(api_key="none"), openai.AsyncOpenAI(api_key="none")
+    for make in (
+        lambda: Completions(pilot, sync, model="m", follower=other),
+        lambda: AsyncCompletions(pilot, asynchronous, model="m", follower=other),
+    ):
+        with pytest.raises(ValueError, match="for the same pilot"):
+            make()
