@@ -3,7 +3,8 @@
 vLLM publishes them with ``--kv-events-config '{"enable_kv_cache_events": true, "publisher": "zmq",
 "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5558"}'``, SGLang with ``--kv-events-config`` and the
 same keys but the first. Each data-parallel rank publishes on ports of its own and needs a subscriber of its
-own; all of them may share one follower. Engines behind one load-balanced address cannot be told apart.
+own; all of them may share one follower. Engines behind one load-balanced address cannot be told apart: a page
+counts as held while one of those that are listened to holds it, whoever is asked next.
 """
 
 from __future__ import annotations

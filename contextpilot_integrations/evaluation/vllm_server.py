@@ -31,6 +31,7 @@ class VLLMServer:
 
     It reports cached tokens, takes request ids from ``X-Request-Id``, and publishes what its cache stores
     and removes as ZeroMQ messages. It runs in a process group of its own, which ends with this process.
+    Stopped and started again, it has the addresses that it had.
 
     Args:
         model: A folder with a model, for instance `write_tiny_llama`'s.
@@ -71,7 +72,8 @@ class VLLMServer:
         self.arguments = tuple(arguments)
         self.start_timeout = start_timeout
         self._process: subprocess.Popen[bytes] | None = None
-        self._folder: Path | None = None
+        self._folder: Path | None = None  # While it runs.
+        self._home: Path | None = None
         self._port = 0
         # The loopback is asked directly, whatever proxy the environment names.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -111,8 +113,11 @@ class VLLMServer:
         """
         if self._process is not None:
             return
-        self._folder = _socket_folder()
-        self._port = _free_port()
+        if self._home is None:
+            self._home, self._port = _socket_folder(), _free_port()
+        else:
+            self._home.mkdir(mode=0o700)
+        self._folder = self._home
         try:
             with open(self._log, "wb") as log:
                 self._process = subprocess.Popen(

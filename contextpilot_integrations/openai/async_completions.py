@@ -182,8 +182,9 @@ class AsyncCompletions:
     async def _track(self, exchange: Exchange, server: Server) -> None:
         try:
             url = self._planner.tokenize_url
+            timeout = self._planner.tokenize_timeout
             answers = [
-                await self._client.post(url, cast_to=object, body=body, options={"timeout": 5.0})
+                await self._client.post(url, cast_to=object, body=body, options={"timeout": timeout})
                 for body in self._planner.to_tokenize(exchange, server)
             ]
             self._planner.track(exchange, server, answers)

@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 Message = Mapping[str, Any]
 
+_MOST_DOUBLINGS = 7
+
 
 class Planner:
     """Plans requests to one model, and knows the server. It sends nothing itself.
@@ -42,6 +44,8 @@ class Planner:
         context_window: How many tokens of prompt and answer fit; None: as the server tells, if it does.
         follower: Who is told which prompts go out.
     """
+
+    tokenize_timeout = 5.0  # seconds, for what takes milliseconds; the request waits for it.
 
     def __init__(
         self,
@@ -66,6 +70,8 @@ class Planner:
         self._lock = Lock()
         self._tells_cached_tokens = False
         self._said: set[str] = set()
+        self._untracked = 0  # In a row.
+        self._to_pass_over = 0
 
     def one(
         self,
@@ -180,15 +186,28 @@ class Planner:
                 server.engine.name,
             )
             return []
+        with self._lock:
+            if self._to_pass_over:
+                self._to_pass_over -= 1
+                return []
         return self.tracker.bodies(exchange)
 
     def track(self, exchange: Exchange, server: Server, answers: Sequence[object]) -> None:
         """Track a request by the answers of ``/tokenize``."""
         if self.tracker is not None and answers:
             self.tracker.track(exchange, server, answers)
+            with self._lock:
+                self._untracked = 0
 
     def untracked(self, error: Exception) -> None:
-        """Take note that a request goes out untracked."""
+        """Take note that a request goes out untracked.
+
+        After the second in a row the next two are not tokenized at all, after the third the next six, and at
+        most 126: a server that does not answer must not hold up every request.
+        """
+        with self._lock:
+            self._untracked = min(self._untracked + 1, _MOST_DOUBLINGS)
+            self._to_pass_over = 2**self._untracked - 2
         self._say_once(
             "tracking",
             "a prompt could not be tokenized by the server (%s), so KV events about it are not followed; "

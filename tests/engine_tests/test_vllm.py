@@ -4,14 +4,12 @@ That counts are absent without ``--enable-prompt-tokens-details`` would take a s
 tests of `read_usage` hold such an answer.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import openai
 import pytest
-from transformers import AutoTokenizer
 
-from contextpilot_integrations import ContextBlock, ContextPilot, Plan
-from contextpilot_integrations.demo.bm25 import BM25Retriever
+from contextpilot_integrations import ContextPilot, Plan
 from contextpilot_integrations.demo.handbook import passages, questions
 from contextpilot_integrations.engines import Usage, UsageStream, read_usage
 from contextpilot_integrations.engines.cache_size import CacheSize, ask_cache_size
@@ -77,28 +75,6 @@ def test_a_reset_makes_the_cache_cold(server, client):
 # Plans
 
 
-@pytest.fixture(scope="module")
-def contexts() -> list[list[ContextBlock]]:
-    """What BM25 retrieves for each of the demo's questions, best first."""
-    retriever = BM25Retriever(passages())
-    return [[ContextBlock(d.id, d.page_content) for d in retriever.invoke(q)] for q in QUESTIONS]
-
-
-@pytest.fixture(scope="module")
-def tokens(model) -> Callable[[str], list[int]]:
-    """Gives the tokens of a chat with one message, up to where the message ends in a text."""
-    tokenizer = AutoTokenizer.from_pretrained(model)
-
-    def count(text: str, *, whole: bool = True) -> list[int]:
-        chat = tokenizer.apply_chat_template(
-            [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
-        )
-        end = None if whole else chat.index(text) + len(text)
-        return tokenizer.encode(chat[:end], add_special_tokens=False)
-
-    return count
-
-
 def written(plan: Plan, question: str) -> str:
     return build_prompt(plan.blocks, query=question, order_annotation=plan.order_annotation)
 
@@ -141,7 +117,8 @@ def assert_hits_are_as_expected(plans: Sequence[Plan], hits: Sequence[int], toke
     assert sum(plan.expected_cached_blocks for plan in plans) > len(plans)
     for plan, hit in zip(plans, hits, strict=True):
         expected = plan.blocks[: plan.expected_cached_blocks]
-        shared = len(tokens(build_prompt(expected), whole=False)) if expected else 0
+        text = build_prompt(expected)
+        shared = len(tokens(text, until=text)) if expected else 0
         assert hit >= shared // BLOCK * BLOCK, plan.search_path
 
 

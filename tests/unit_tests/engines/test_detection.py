@@ -50,3 +50,10 @@ def test_anything_else_is_plain(models):
 def test_a_window_that_is_no_number_is_unknown():
     assert identify([{**CARDS[VLLM], "max_model_len": "long"}], "m") == Server(VLLM)
     assert identify([{**CARDS[LLAMA_CPP], "meta": None}], "m") == Server(LLAMA_CPP)
+
+
+@pytest.mark.parametrize("engine", [VLLM, SGLANG], ids=lambda engine: engine.name)
+def test_an_adapter_is_a_model_with_a_parent(engine):
+    adapter = {"id": "lora", "owned_by": CARDS[engine]["owned_by"], "root": "/lora", "parent": "m"}
+    assert identify([CARDS[engine], adapter], "lora") == Server(engine, adapter="lora")
+    assert identify([CARDS[engine], adapter], "m") == Server(engine, 8192)
