@@ -28,8 +28,9 @@ class CacheSize:
 
     Attributes:
         capacity: Tokens; None where the engine does not tell.
-        slots: The slots of llama.cpp, which does not tell how much the host's memory holds beside them:
-            complete it with `dataclasses.replace`. None for engines whose cache is a tree of pages.
+        slots: The slots of llama.cpp, which does not tell whether they share one buffer, nor how much the
+            host's memory holds beside them: complete it with `dataclasses.replace`. None for engines whose
+            cache is a tree of pages.
     """
 
     capacity: int | None = None
@@ -83,12 +84,8 @@ def _sglang(answer: httpx.Response) -> CacheSize:
 
 
 def _llama_cpp(answer: httpx.Response) -> CacheSize:
-    properties = _json(answer)
-    n_parallel = get_count(properties, "total_slots")
-    n_ctx = get_count(get_field(properties, "default_generation_settings"), "n_ctx")
-    if not n_parallel:
-        return CacheSize()
-    return CacheSize(n_ctx and n_ctx * n_parallel, Slots(n_parallel))
+    n_parallel = get_count(_json(answer), "total_slots")
+    return CacheSize(slots=Slots(n_parallel)) if n_parallel else CacheSize()
 
 
 def _json(answer: httpx.Response) -> Any:

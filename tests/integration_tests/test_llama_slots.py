@@ -100,7 +100,7 @@ def test_what_a_pilot_expects_is_what_the_server_finds(weights, requests, slots,
             expected += plan.expected_cached_blocks
         client.close()
         size = ask_cache_size(server.base_url)
-    assert size == CacheSize(2048 * slots.n_parallel, Slots(slots.n_parallel))
+    assert size == CacheSize(slots=Slots(slots.n_parallel))
     assert right >= 0.95 * requests
     assert expected > requests / 4  # There was something to expect.
     with pilot.index(completion.plan.namespace) as index:
