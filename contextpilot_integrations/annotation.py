@@ -1,14 +1,26 @@
-"""What tells the model the order of relevance that alignment has changed."""
+"""What tells the model the order of relevance that alignment has changed, and where left-out text stands."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from contextpilot_integrations.block import MARKER_START, ContextBlock, marker
 
-__all__ = ["ORDER_TEMPLATE", "check_order_template", "is_ambiguous", "order_annotation"]
+__all__ = [
+    "LOCATION_TEMPLATE",
+    "ORDER_TEMPLATE",
+    "PASSAGE_TEMPLATE",
+    "check_template",
+    "is_ambiguous",
+    "location_annotation",
+    "order_annotation",
+    "passage_annotation",
+]
 
 ORDER_TEMPLATE = "Please read the context in the following priority order: {order} and answer the question."
+LOCATION_TEMPLATE = "Please refer to {source} in the previous conversation."
+PASSAGE_TEMPLATE = '[{range} of {source}, shown above: "{quote}"]'
 
 
 def order_annotation(relevance: Sequence[ContextBlock], template: str = ORDER_TEMPLATE) -> str:
@@ -16,14 +28,47 @@ def order_annotation(relevance: Sequence[ContextBlock], template: str = ORDER_TE
     return template.replace("{order}", " > ".join([marker(block.label) for block in relevance]))
 
 
-def check_order_template(template: str) -> str:
+def location_annotation(source: str, template: str = LOCATION_TEMPLATE) -> str:
+    """Say where the text of a whole block stands.
+
+    Args:
+        source: What the messages show of it: a marker, a tool's call, or its first line in quotes.
+        template: The wording.
+    """
+    return template.replace("{source}", source)
+
+
+def passage_annotation(
+    first: int, last: int, source: str, quote: str, template: str = PASSAGE_TEMPLATE
+) -> str:
+    """Say where a passage stands.
+
+    Args:
+        first: Its first line in the source, counted from 1.
+        last: Its last line.
+        source: What the messages show of the text that has it.
+        quote: How it begins.
+        template: The wording.
+    """
+    lines = f"line {first}" if first == last else f"lines {first}-{last}"
+    parts = {"{range}": lines, "{source}": source, "{quote}": quote}
+    # In one go, so that a brace in a name or a quote is never taken for a place to fill.
+    return re.sub(r"\{(?:range|source|quote)\}", lambda place: parts[place[0]], template)
+
+
+def check_template(name: str, template: str, place: str) -> str:
     """Return the template.
 
+    Args:
+        name: The argument that it came by.
+        template: The wording.
+        place: What it must contain.
+
     Raises:
-        ValueError: If it has no place for the order.
+        ValueError: If it has no such place.
     """
-    if not isinstance(template, str) or "{order}" not in template:
-        raise ValueError('order_template must be a str that contains "{order}", where the blocks are named')
+    if not isinstance(template, str) or place not in template:
+        raise ValueError(f'{name} must be a str that contains "{place}"')
     return template
 
 

@@ -15,7 +15,12 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from contextpilot_integrations.alignment import align, align_batch, align_within
-from contextpilot_integrations.annotation import ORDER_TEMPLATE, check_order_template
+from contextpilot_integrations.annotation import (
+    LOCATION_TEMPLATE,
+    ORDER_TEMPLATE,
+    PASSAGE_TEMPLATE,
+    check_template,
+)
 from contextpilot_integrations.block import ContextBlock
 from contextpilot_integrations.index.slots import SlotCache, Slots
 from contextpilot_integrations.index.snapshot import take_snapshot
@@ -54,6 +59,10 @@ class ContextPilot:
         token_counter: Counts the tokens of a block's text. None: `estimate_tokens`. A block without
             text weighs 1.
         order_template: The order annotation's wording; "{order}" is where the blocks are named.
+        location_template: What stands in the place of a block whose text the model can see elsewhere;
+            "{source}" says where.
+        passage_template: The same for a passage: "{range}" is its lines, of "{source}"; "{quote}" is how it
+            begins.
         max_displacement: How many places a block may end up away from its rank, for models that lean on
             the order more than on the annotation; 0 keeps every order. None: any number.
         device: Where batches are clustered: "cpu", "cuda", "cuda:1".
@@ -72,6 +81,8 @@ class ContextPilot:
         slots: Slots | None = None,
         token_counter: TokenCounter | None = None,
         order_template: str = ORDER_TEMPLATE,
+        location_template: str = LOCATION_TEMPLATE,
+        passage_template: str = PASSAGE_TEMPLATE,
         max_displacement: int | None = None,
         device: str = "cpu",
         on_error: OnError = "warn",
@@ -87,7 +98,9 @@ class ContextPilot:
         self._capacity = capacity
         self._slots = slots
         self._count = token_counter or estimate_tokens
-        self._order_template = check_order_template(order_template)
+        self._order_template = check_template("order_template", order_template, "{order}")
+        self._location_template = check_template("location_template", location_template, "{source}")
+        self._passage_template = check_template("passage_template", passage_template, "{range}")
         self._max_displacement = max_displacement
         self._device = _checked_device(device)
         self._on_error = on_error
@@ -108,6 +121,8 @@ class ContextPilot:
             slots=self._slots,
             token_counter=self.token_counter,
             order_template=self._order_template,
+            location_template=self._location_template,
+            passage_template=self._passage_template,
             max_displacement=self._max_displacement,
             device=self._device,
             on_error=self._on_error,
@@ -119,6 +134,16 @@ class ContextPilot:
     def order_template(self) -> str:
         """The order annotation's wording, for adapters that write it themselves."""
         return self._order_template
+
+    @property
+    def location_template(self) -> str:
+        """What stands in a block's place, where its text stands elsewhere."""
+        return self._location_template
+
+    @property
+    def passage_template(self) -> str:
+        """What stands in a passage's place, where it stands elsewhere."""
+        return self._passage_template
 
     @property
     def token_counter(self) -> TokenCounter | None:
