@@ -129,7 +129,7 @@ def test_what_moves_is_found_again(text, is_data):
 @given(rendered(), own_words)
 def test_rendered_blocks_before_own_words(case, words):
     text, blocks = case
-    assume(not blocks[-1].text == "")
+    assume(blocks[-1].text != "")
     prompt = f"Context:\n{text}\n\n{words}"
     groups = find_blocks(prompt)
     assert texts_of(prompt, groups) == [block.text for block in blocks[:-1]]
@@ -239,7 +239,10 @@ def test_known_texts_in_json_strings(known, before, after, ensure_ascii):
     assert set(found) == {known}
 
 
-@given(st.lists(st.sampled_from(["alpha", "beta\n\ngamma", "契約\r\n😀", '{"a": [1]}']), max_size=4, unique=True))
+SOME_TEXTS = ["alpha", "beta\n\ngamma", "契約\r\n😀", '{"a": [1]}']
+
+
+@given(st.lists(st.sampled_from(SOME_TEXTS), max_size=4, unique=True))
 def test_known_texts_where_they_stand(texts):
     prompt = "Compare these:\n" + "\n\n".join(texts) + "\n\nalphabet, or is alpha it?"
 
