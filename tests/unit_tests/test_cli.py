@@ -10,6 +10,12 @@ from typer.testing import CliRunner
 from contextpilot_integrations.cli import app
 
 CONTEXTS = [[2, 1, 3], [9, "9"], [2, 6, 1], [], [4, 1, 4, 0]]
+BODY = {
+    "model": "m",
+    "contextpilot": {"blocks": [{"id": "a", "text": "Alpha."}], "tenant": "acme"},
+    "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Alpha. Why?"}],
+    "temperature": 0,
+}
 
 
 def run(*args, stdin=None):
@@ -144,6 +150,51 @@ def test_analyze(trace):
     figures = json.loads(run("analyze", trace, "--json").stdout)
     assert (figures["requests"], figures["accesses"], figures["distinct_blocks"]) == (5, 11, 8)
     assert "bound_offline" in run("analyze", trace).stdout
+
+
+class TestRewrite:
+    @pytest.fixture(autouse=True)
+    def needs_a_tokenizer(self):
+        pytest.importorskip("bpe_openai")
+
+    def test_a_body_keeps_its_fields_and_their_order(self, tmp_path):
+        (tmp_path / "in.jsonl").write_text(json.dumps(BODY) + "\n" + '{"messages": []}\n')
+        result = run("rewrite", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl")
+        assert (result.exit_code, result.stdout) == (0, "")
+        sent, empty = lines(tmp_path / "out.jsonl")
+        assert [*sent] == [*BODY]
+        assert [*empty] == ["messages", "contextpilot"]
+        assert {**sent, "contextpilot": None} == {**BODY, "contextpilot": None}
+        assert sent["contextpilot"] == {
+            "tokens_before": 7,
+            "tokens_after": 7,
+            "blocks_replaced": 0,
+            "passages_replaced": 0,
+            "aligned": False,
+            "changes": [],
+        }
+
+    def test_a_dash_is_standard_input_and_output(self):
+        sent = run("rewrite", "-", "-o", "-", stdin=json.dumps(BODY) + "\n").stdout
+        assert json.loads(sent)["messages"] == BODY["messages"]
+        assert run("rewrite", "-", "-o", "-", stdin=sent).stdout == sent
+
+    @pytest.mark.parametrize(
+        ("line", "reason"),
+        [
+            ("not json", "<stdin>:2: not JSON"),
+            ("[]", "<stdin>:2: not a JSON object"),
+            ("{}", '<stdin>:2: there is no "messages"'),
+            ('{"messages": [{"content": "x"}]}', '<stdin>:2: message 0 has no "role"'),
+            ('{"messages": [{"role": "user", "content": 7}]}', "<stdin>:2: the content of message 0 must be"),
+            ('{"messages": [], "contextpilot": {"blocks": [7]}}', '<stdin>:2: "blocks" must hold objects'),
+        ],
+    )
+    def test_bad_input_names_the_line_and_nothing_is_written(self, line, reason):
+        result = run("rewrite", "-", "-o", "-", stdin=json.dumps(BODY) + f"\n{line}\n")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert reason in result.stderr
+        assert result.stderr.count("\n") == 1
 
 
 class TestDemo:
