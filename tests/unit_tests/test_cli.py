@@ -152,6 +152,11 @@ def test_analyze(trace):
     assert "bound_offline" in run("analyze", trace).stdout
 
 
+def call(path):
+    function = {"name": "read_file", "arguments": json.dumps({"path": path})}
+    return {"id": path, "type": "function", "function": function}
+
+
 class TestRewrite:
     @pytest.fixture(autouse=True)
     def needs_a_tokenizer(self):
@@ -173,6 +178,50 @@ class TestRewrite:
             "aligned": False,
             "changes": [],
         }
+
+    def test_what_stands_before_is_left_out_and_the_report_says_where(self):
+        text = "".join(
+            f"Clause {number} binds both parties to the clauses before it.\n" for number in range(9)
+        )
+        files = [
+            {"role": "user", "content": "Compare the files."},
+            {"role": "assistant", "content": None, "tool_calls": [call("a.txt"), call("b.txt")]},
+            {"role": "tool", "tool_call_id": "a.txt", "content": f"Contract A\n{text}"},
+            {"role": "tool", "tool_call_id": "b.txt", "content": f"Contract B\n{text}"},
+        ]
+        longer = [
+            *files,
+            {"role": "assistant", "content": "They agree."},
+            {"role": "user", "content": "Sure?"},
+        ]
+        given = "".join(json.dumps({"messages": messages}) + "\n" for messages in (files, files + more))
+        first, second = map(json.loads, run("rewrite", "-", "-o", "-", stdin=given).stdout.splitlines())
+        assert second["messages"][:4] == first["messages"]
+        report = first["contextpilot"]
+        assert report["tokens_after"] < report["tokens_before"]
+        assert (report["passages_replaced"], report["blocks_replaced"], report["aligned"]) == (1, 0, False)
+        [change] = report["changes"]
+        assert change["kind"] == "passage"
+
+        def shown(place):
+            return first["messages"][place["message"]]["content"][place["start"] : place["end"]]
+
+        assert shown(change["place"]).startswith("[lines 2-10 of a.txt, shown above")
+        assert shown(change["source"]) == text.rstrip()
+
+    def test_what_the_caller_knows_is_aligned(self):
+        blocks = [{"id": id, "text": f"All that is known of {id}."} for id in ("one", "two", "three")]
+
+        def body(*chosen):
+            known = [blocks[place] for place in chosen]
+            content = "\n\n".join([*(block["text"] for block in known), "Why?"])
+            messages = [{"role": "user", "content": content}]
+            return json.dumps({"messages": messages, "contextpilot": {"blocks": known}}) + "\n"
+
+        result = run("rewrite", "-", "-o", "-", stdin=body(0, 1) + body(1, 2, 0))
+        first, second = map(json.loads, result.stdout.splitlines())
+        assert (first["contextpilot"]["aligned"], second["contextpilot"]["aligned"]) == (False, True)
+        assert second["messages"][0]["content"].startswith(first["messages"][0]["content"][:-4])
 
     def test_a_dash_is_standard_input_and_output(self):
         sent = run("rewrite", "-", "-o", "-", stdin=json.dumps(BODY) + "\n").stdout
