@@ -30,7 +30,7 @@ from contextpilot_integrations.message_blocks import (
 )
 from contextpilot_integrations.namespace import Namespace
 from contextpilot_integrations.pilot import ContextPilot, estimate_tokens
-from contextpilot_integrations.plan import Outcome
+from contextpilot_integrations.plan import Outcome, Plan
 from contextpilot_integrations.recognition import Found
 
 __all__ = ["rewrite"]
@@ -108,6 +108,7 @@ class _Rewriter:
         self._pilot = pilot
         self._namespace = namespace
         self._known = known
+        self._plan: Plan | None = None
         self._request_id = request_id
         count = pilot.token_counter or estimate_tokens
         self._wording = Wording(pilot.location_template, pilot.passage_template, count)
@@ -134,7 +135,7 @@ class _Rewriter:
         edits = tuple(talk.edits)
         if keys:
             memory.put(keys[-1], talk)
-        return Rewriting(outgoing, edits)
+        return Rewriting(outgoing, edits, self._plan)
 
     def _keys(self, messages: Sequence[Hashable]) -> list[int]:
         """Return what stands for the first message, the first two and so on."""
@@ -205,7 +206,7 @@ class _Rewriter:
             tenant=self._namespace.tenant,
             preamble=preamble,
         )
-        plan = self._pilot.prepare(
+        self._plan = plan = self._pilot.prepare(
             [_block(texts[part], found) for part, found in movable],
             namespace=namespace,
             request_id=self._request_id,

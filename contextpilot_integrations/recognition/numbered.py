@@ -15,7 +15,7 @@ __all__ = ["numbered_blocks"]
 _ITEM_START = re.compile(
     r"^(?P<name>\[(?P<bare>[0-9]{1,4})\](?= )"
     r"|(?P<word>document|doc|passage|source) (?:\[(?P<bracketed>[0-9]{1,4})\]|(?P<plain>[0-9]{1,4})(?=:)))"
-    r":?[ \t]*+",
+    r":?(?:(?:[ \t]*+\r?\n)++|[ \t]*+)",  # Its text may begin on the next line.
     re.MULTILINE | re.IGNORECASE,
 )
 

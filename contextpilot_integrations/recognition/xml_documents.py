@@ -16,9 +16,7 @@ __all__ = ["xml_documents"]
 
 # No value holds a "<", as in XML, so that none is read twice.
 _TAG = re.compile(
-    r"""(?P<indent>^[ \t]*+)?(?P<tag><(?P<close>/?)document(?P<many>s?)"""
-    r"""(?P<attributes>(?:\s(?:[^<>"']|"[^"<]*"|'[^'<]*')*+)?)>)""",
-    re.MULTILINE,
+    r"""<(?P<close>/?)document(?P<many>s?)(?P<attributes>(?:\s(?:[^<>"']|"[^"<]*"|'[^'<]*')*+)?)>"""
 )
 _ATTRIBUTE = re.compile(r"""\s(id|source|title|name|index)\s*=\s*(?:"([^"]+)"|'([^']+)')""")
 _CONTENT_START = re.compile(r"\s*+(?:<source>(?P<source>[^<]*+)</source>\s*+)?<document_content>")
@@ -31,20 +29,22 @@ def xml_documents(text: str) -> Iterator[Claim]:
     if "<document" not in text:
         return
     tags = [tag for tag in _TAG.finditer(text) if not tag["attributes"].endswith("/")]
-    place = reached = 0  # Up to where a row of elements reaches that begins a line.
+    place = 0
+    in_row = False  # Whether the tag before is part of a row that begins a line.
     while place < len(tags):
         tag = tags[place]
-        begins = tag["indent"] is not None or (reached and not text[reached : tag.start()].strip())
-        if tag["many"] or tag["close"] or not begins:
-            reached = tag.end() if tag["many"] and not tag["close"] and begins else 0
+        before = text[tags[place - 1].end() if place else 0 : tag.start()]
+        _, line_end, indent = before.rpartition("\n")
+        in_row = not indent.strip() and (line_end == "\n" or place == 0 or in_row)
+        if tag["many"] or tag["close"] or not in_row:
+            in_row = in_row and not tag["close"]
             place += 1
             continue
         after = _after_element(tags, place)
         closing = tags[place + 1] if after == place + 2 else tag
-        reached = 0
-        if closing["close"] and not closing["many"]:
-            yield Claim(Form.XML, tag.start("tag"), closing.end(), _found(text, tag, closing))
-            reached = closing.end()
+        in_row = bool(closing["close"] and not closing["many"])
+        if in_row:
+            yield Claim(Form.XML, tag.start(), closing.end(), _found(text, tag, closing))
         place = after
 
 
@@ -61,7 +61,7 @@ def _after_element(tags: list[re.Match[str]], place: int) -> int:
 
 
 def _found(text: str, opening: re.Match[str], closing: re.Match[str]) -> Found:
-    start, end = opening.end(), closing.start("tag")
+    start, end = opening.end(), closing.start()
     names = {kind: double or single for kind, double, single in _ATTRIBUTE.findall(opening["attributes"])}
     if content := _CONTENT_START.match(text, start, end):
         inner = text[content.end() : end].rstrip()
@@ -70,7 +70,7 @@ def _found(text: str, opening: re.Match[str], closing: re.Match[str]) -> Found:
             if content["source"]:
                 names.setdefault("source", content["source"].strip())
     text_start, text_end = shortened(text, start, end)
-    return Found(opening.start("tag"), closing.end(), text_start, text_end, _name(names))
+    return Found(opening.start(), closing.end(), text_start, text_end, _name(names))
 
 
 def _name(names: dict[str, str]) -> str:

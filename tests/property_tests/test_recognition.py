@@ -239,9 +239,10 @@ def test_known_texts_in_json_strings(known, before, after, ensure_ascii):
     assert set(found) == {known}
 
 
-@given(
-    st.lists(st.sampled_from(["alpha", "beta\n\ngamma", "契約\r\n😀", '{"a": [1]}']), max_size=4, unique=True)
-)
+SOME_TEXTS = ["alpha", "beta\n\ngamma", "契約\r\n😀", '{"a": [1]}']
+
+
+@given(st.lists(st.sampled_from(SOME_TEXTS), max_size=4, unique=True))
 def test_known_texts_where_they_stand(texts):
     prompt = "Compare these:\n" + "\n\n".join(texts) + "\n\nalphabet, or is alpha it?"
 
