@@ -189,11 +189,7 @@ class TestRewrite:
             {"role": "tool", "tool_call_id": "a.txt", "content": f"Contract A\n{text}"},
             {"role": "tool", "tool_call_id": "b.txt", "content": f"Contract B\n{text}"},
         ]
-        longer = [
-            *files,
-            {"role": "assistant", "content": "They agree."},
-            {"role": "user", "content": "Sure?"},
-        ]
+        more = [{"role": "assistant", "content": "They agree."}, {"role": "user", "content": "Sure?"}]
         given = "".join(json.dumps({"messages": messages}) + "\n" for messages in (files, files + more))
         first, second = map(json.loads, run("rewrite", "-", "-o", "-", stdin=given).stdout.splitlines())
         assert second["messages"][:4] == first["messages"]
