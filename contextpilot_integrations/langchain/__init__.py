@@ -17,6 +17,7 @@ from contextpilot_integrations.langchain.formatting import (
     order_annotation,
 )
 from contextpilot_integrations.langchain.retriever import ContextPilotRetriever
+from contextpilot_integrations.langchain.rewriter import ContextPilotRewriter
 from contextpilot_integrations.langchain.runs import ObservedRun
 from contextpilot_integrations.langchain.scheduled import arun_scheduled, run_scheduled
 from contextpilot_integrations.langchain.usage import read_usage
@@ -25,6 +26,7 @@ __all__ = [
     "ContextPilotAligner",
     "ContextPilotCallbackHandler",
     "ContextPilotRetriever",
+    "ContextPilotRewriter",
     "ObservedRun",
     "PlanMetadata",
     "arun_scheduled",

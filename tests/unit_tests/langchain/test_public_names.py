@@ -13,6 +13,7 @@ def test_all_names_are_there_and_sorted():
         "ContextPilotAligner",
         "ContextPilotCallbackHandler",
         "ContextPilotRetriever",
+        "ContextPilotRewriter",
         "ObservedRun",
         "PlanMetadata",
         "arun_scheduled",
