@@ -16,7 +16,6 @@ from langchain_core.messages import (
     ToolMessage,
 )
 
-from contextpilot_integrations.block import ContextBlock
 from contextpilot_integrations.conversation import rewrite
 from contextpilot_integrations.edits import Message
 from contextpilot_integrations.namespace import Namespace
@@ -34,19 +33,19 @@ _ROLES: tuple[tuple[type[BaseMessage], str], ...] = (
 
 
 def rewrite_messages(
-    messages: Sequence[BaseMessage],
-    *,
-    pilot: ContextPilot,
-    namespace: Namespace,
-    blocks: Iterable[ContextBlock] = (),
+    messages: Sequence[BaseMessage], *, pilot: ContextPilot, namespace: Namespace
 ) -> list[BaseMessage]:
     """Rewrite a chat's messages (`contextpilot_integrations.conversation.rewrite`).
 
     Returns:
         As many as were given: the very objects where nothing changed, else copies with other texts.
     """
-    given = [to_openai(message) for message in messages]
-    rewriting = rewrite(given, pilot=pilot, namespace=namespace, blocks=blocks)
+    try:
+        given = [to_openai(message) for message in messages]
+    except Exception as error:
+        pilot.report_failure(error)
+        return list(messages)
+    rewriting = rewrite(given, pilot=pilot, namespace=namespace)
     return [
         message if after is before else with_content(message, after)
         for message, before, after in zip(messages, given, rewriting.messages, strict=True)

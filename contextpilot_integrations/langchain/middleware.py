@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, TypeAlias, cast
 
-from langchain_core.documents import Document
-from langchain_core.messages import AnyMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AnyMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from contextpilot_integrations.block import ContextBlock
-from contextpilot_integrations.langchain.documents import to_block
 from contextpilot_integrations.langchain.messages import rewrite_messages
 from contextpilot_integrations.namespace import Namespace
 from contextpilot_integrations.pilot import ContextPilot
@@ -43,8 +40,9 @@ class ContextPilotMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     In what tools returned, and in retrieved blocks, text that stands in the messages before gives way to an
     annotation that says where. Only the request is rewritten, on each call: the agent's state, and so every
-    checkpoint, keeps the originals. The messages alone decide, so neither a thread's id nor the process
-    that saw the turns before is needed, and no text is ever lost to a restart.
+    checkpoint, keeps the originals, ids and artifacts included. The messages alone decide what is left out,
+    line by line: no thread's id is needed, and whichever process goes on with a checkpoint sends what the
+    one before it sent. Only the order of a first message's blocks is remembered by the pilot.
 
     Give it last, next to the model: middleware that trims or summarises has to come before it.
 
@@ -108,11 +106,13 @@ class ContextPilotMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         if not self._supports(request):
             return request
         system = [] if request.system_message is None else [request.system_message]
-        given: list[BaseMessage] = [*system, *request.messages]
-        messages = rewrite_messages(
-            given, pilot=self.pilot, namespace=self.namespace(request), blocks=_artifacts(request.messages)
-        )
-        return request.override(messages=cast(list[AnyMessage], messages[len(system) :]))
+        try:
+            namespace = self.namespace(request)
+        except Exception as error:
+            self.pilot.report_failure(error)
+            return request
+        sent = rewrite_messages([*system, *request.messages], pilot=self.pilot, namespace=namespace)
+        return request.override(messages=cast(list[AnyMessage], sent[len(system) :]))
 
     def _supports(self, request: ModelRequest[Any]) -> bool:
         if not (
@@ -135,10 +135,3 @@ class ContextPilotMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 def _definitions(tools: Iterable[Any]) -> str:
     definitions = [tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in tools]
     return json.dumps(definitions, sort_keys=True, default=str) if definitions else ""
-
-
-def _artifacts(messages: Iterable[BaseMessage]) -> Iterator[ContextBlock]:
-    """Yield the documents that tools returned beside a text which shows them."""
-    for message in messages:
-        if isinstance(message, ToolMessage) and isinstance(message.artifact, list | tuple):
-            yield from (to_block(artifact) for artifact in message.artifact if isinstance(artifact, Document))

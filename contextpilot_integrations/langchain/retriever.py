@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, Literal
+from uuid import UUID
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -127,17 +128,26 @@ class ContextPilotRetriever(Planning, BaseRetriever):
         if watched is None:
             return self._planned(documents, range(len(documents)))
         handler, session = watched
-        try:
-            in_view = handler.blocks_in_view(run_manager.run_id, session)
-            sent = deduplicated(documents, in_view, self.pilot) if in_view else None
-        except Exception as error:
-            # Only its type: its message may hold a document's text.
-            logger.warning("de-duplication failed with %s; every text is sent", type(error).__name__)
-            sent = None
+        sent = self._deduplicated(documents, handler, run_manager.run_id, session)
         if sent is None:
             sent = self._planned(documents, range(len(documents)))
         handler.add_blocks(run_manager.run_id, session, *_whole_and_annotations(sent))
         return sent
+
+    def _deduplicated(
+        self,
+        documents: list[Document],
+        handler: ContextPilotCallbackHandler,
+        run_id: UUID,
+        session: SessionKey,
+    ) -> list[Document] | None:
+        """Return what to send behind turns of before; None where no block of theirs is in view."""
+        try:
+            in_view = handler.blocks_in_view(run_id, session)
+            return deduplicated(documents, in_view, self.pilot) if in_view else None
+        except Exception as error:
+            self.pilot.report_failure(error)
+            return deduplicated(documents, (), self.pilot)
 
     def _watched(
         self, run_manager: BaseRunManager, session_id: str | None

@@ -413,6 +413,7 @@ class TestNothingLost:
         await chat.ask("1")
         with caplog.at_level(logging.WARNING):
             assert await chat.ask("1") == prompt("1", "1")
+        assert pilot.outcomes[Outcome.FAILED] == 1
         assert "RuntimeError" in caplog.text
         assert "Please refer" not in caplog.text
 
