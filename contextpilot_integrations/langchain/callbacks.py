@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
 from itertools import chain
 from threading import Lock
@@ -278,11 +278,12 @@ class ContextPilotCallbackHandler(BaseCallbackHandler):
             )
 
 
-def _messages(inputs: Any, depth: int) -> Iterable[BaseMessage]:
+def _messages(inputs: Any, depth: int) -> Iterator[BaseMessage]:
     if isinstance(inputs, BaseMessage):
         yield inputs
     elif isinstance(inputs, ChatPromptValue):
         yield from inputs.messages
     elif depth > 0 and isinstance(inputs, Mapping | list | tuple):
         for value in inputs.values() if isinstance(inputs, Mapping) else inputs:
-            yield from _messages(value, depth - 1)
+            if isinstance(value, BaseMessage | ChatPromptValue | Mapping | list | tuple):
+                yield from _messages(value, depth - 1)
