@@ -292,7 +292,7 @@ def _result_name(talk: Conversation, message: Mapping[str, Any]) -> str:
 
 
 def _call_name(function: object) -> str:
-    """Return what a tool's call shows: its one argument, such as a path, else the call."""
+    """Return what a tool's call shows: its one argument, such as a path, else the call, else its name."""
     if not isinstance(function, Mapping):
         return ""
     name, arguments = function.get("name"), function.get("arguments")
@@ -304,8 +304,7 @@ def _call_name(function: object) -> str:
         values = []
     if len(values) == 1 and isinstance(values[0], str) and _is_short(values[0]):
         return values[0]
-    call = f"{name}({arguments})"
-    return call if _is_short(call) else ""
+    return next((shown for shown in (f"{name}({arguments})", name) if _is_short(shown)), "")
 
 
 def _is_short(name: str) -> bool:

@@ -191,6 +191,14 @@ def test_a_call_with_several_arguments_is_named_in_full():
     )
 
 
+def test_a_call_that_is_too_long_to_repeat_is_named_by_its_function():
+    function = {"name": "search", "arguments": json.dumps({"from": "JFK", "query": "x" * 60})}
+    calls = [{"id": f"c{n}", "type": "function", "function": function} for n in range(2)]
+    results = [{"role": "tool", "tool_call_id": f"c{n}", "content": FILE} for n in range(2)]
+    assistant = {"role": "assistant", "content": None, "tool_calls": calls}
+    assert sent([assistant, *results])[-1] == "Please refer to search in the previous conversation."
+
+
 def test_a_result_whose_call_is_unknown_is_named_by_its_beginning():
     assert sent([{"role": "tool", "content": FILE}, {"role": "tool", "content": FILE}])[-1] == (
         'Please refer to the text that begins "line 1 of the file says that 1 is the" in the previous '
