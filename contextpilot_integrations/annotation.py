@@ -14,6 +14,7 @@ __all__ = [
     "check_template",
     "is_ambiguous",
     "location_annotation",
+    "members_annotation",
     "order_annotation",
     "passage_annotation",
 ]
@@ -51,7 +52,23 @@ def passage_annotation(
         template: The wording.
     """
     lines = f"line {first}" if first == last else f"lines {first}-{last}"
-    parts = {"{range}": lines, "{source}": source, "{quote}": quote}
+    return _filled(lines, source, quote, template)
+
+
+def members_annotation(count: int, source: str, quote: str, template: str = PASSAGE_TEMPLATE) -> str:
+    """Say where members of JSON stand.
+
+    Args:
+        count: How many, one behind the other.
+        source: What the messages show of the text that has them.
+        quote: How they begin.
+        template: The wording.
+    """
+    return _filled("1 item" if count == 1 else f"{count} items", source, quote, template)
+
+
+def _filled(range_: str, source: str, quote: str, template: str) -> str:
+    parts = {"{range}": range_, "{source}": source, "{quote}": quote}
     # In one go, so that a brace in a name or a quote is never taken for a place to fill.
     return re.sub(r"\{(?:range|source|quote)\}", lambda place: parts[place[0]], template)
 

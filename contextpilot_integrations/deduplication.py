@@ -4,7 +4,7 @@ Algorithm 3, with one line as a piece. Every line is looked up among those that 
 neighbouring hits make one run, as long as both texts agree, so that a changed line in a long file costs two
 annotations and not a copy. Lines are compared as they are, character by character, so a row that differs in a
 digit stays, and what is left out always stands verbatim where the annotation points: no run points at a line
-that was itself left out.
+that was itself left out. JSON of one line is taken apart by its members instead.
 """
 
 from __future__ import annotations
@@ -17,8 +17,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from contextpilot_integrations.annotation import location_annotation, passage_annotation
+from contextpilot_integrations.annotation import (
+    location_annotation,
+    members_annotation,
+    passage_annotation,
+)
 from contextpilot_integrations.edits import Edit, EditKind, Place
+from contextpilot_integrations.json_members import JsonMembers, shown
 
 __all__ = ["MIN_RUN_TOKENS", "Segment", "Transcript", "Wording", "is_like_annotation", "quoted"]
 
@@ -26,6 +31,7 @@ MIN_RUN_TOKENS = 32
 """What a run must be worth to be left out; an annotation costs about 25 tokens. The run alone decides, not
 the length of its annotation: what stays once then stays when the result is rewritten."""
 
+_LINE_ENDS = {"\n", "\\n"}
 _MIN_ANCHOR = 8  # Characters: a brace does not lead to a run, but may lie within one.
 _MAX_CANDIDATES = 16
 _MAX_QUOTE = 40  # Characters.
@@ -60,6 +66,7 @@ class Segment:
         whole: Whether it is all of a block, or of a tool's result.
         in_json: Whether it is the inside of a JSON string, whose line ends are escaped.
         lead: How many characters before it, its marker, are left out together with all of it.
+        joint: What stands between the members of JSON that is taken apart by them; empty where lines are.
     """
 
     start: int
@@ -69,13 +76,14 @@ class Segment:
     whole: bool = False
     in_json: bool = False
     lead: int = 0
+    joint: str = ""
 
 
 class _Section(NamedTuple):
     message: int
     part: int | None
     source: str
-    in_json: bool
+    joint: str  # What stands between its pieces.
 
 
 class _Line(NamedTuple):
@@ -157,7 +165,8 @@ class Transcript:
         text, begin = writer.text, writer.position + segment.lead
         is_literal = True
         section = _section(segment, writer)
-        spans = [*_line_spans(text, segment)]
+        members = JsonMembers(text) if segment.joint else None
+        spans = members.spans if members else [*_line_spans(text, segment)]
         lines = [text[start:end] for start, end in spans]
         settled = at = number = 0
         self._stretches += 1
@@ -178,9 +187,9 @@ class Transcript:
                 settled = at + 1
                 number += 1
                 self._stretches += 1
-            elif segment.cuttable and (run := self._longest_run(lines, at, settled, section)):
+            elif segment.cuttable and (run := self._longest_run(lines, at, settled, section, members)):
                 first, last = spans[run.first][0], spans[run.last][1]
-                kind, annotation = self._annotation(run, lines, segment, wording)
+                kind, annotation = self._annotation(run, lines, segment, wording, members)
                 tokens = wording.count(text[first:last])
                 if tokens >= MIN_RUN_TOKENS and tokens > wording.count(annotation):
                     keep(run.first)
@@ -210,18 +219,31 @@ class Transcript:
         self._lines.append(line)
         self.characters += len(text)
 
-    def _longest_run(self, lines: Sequence[str], at: int, settled: int, section: _Section) -> _Run | None:
+    def _longest_run(
+        self,
+        lines: Sequence[str],
+        at: int,
+        settled: int,
+        section: _Section,
+        members: JsonMembers | None,
+    ) -> _Run | None:
         """Find the longest run of earlier lines that agrees with these around one of them."""
         best: _Run | None = None
         for source in self._anchors.get(lines[at], ()):
             first = last = at
             place = self._lines[source]
-            if place.section.in_json is section.in_json:
+            if place.section.joint == section.joint:
                 shift, stretch = source - at, place.stretch
                 while last + 1 < len(lines) and self._agrees(last + 1 + shift, stretch, lines[last + 1]):
                     last += 1
                 while first > settled and self._agrees(first - 1 + shift, stretch, lines[first - 1]):
                     first -= 1
+            elif not {place.section.joint, section.joint} <= _LINE_ENDS:
+                continue
+            if members is not None:
+                if (found := self._members(lines, at, first, last, members, place.section)) is None:
+                    continue
+                first, last = found
             if best is None or last - first > best.last - best.first:
                 best = _Run(first, last, source - at + first)
         if best is None:
@@ -233,6 +255,29 @@ class Transcript:
             first, source = first + 1, source + 1
         return _Run(first, last, source)
 
+    def _members(
+        self,
+        lines: Sequence[str],
+        at: int,
+        first: int,
+        last: int,
+        members: JsonMembers,
+        section: _Section,
+    ) -> tuple[int, int] | None:
+        """Return the most whole members around one that agree, from one on that its name tells apart."""
+        best = None
+        for start, end in members.siblings(at, first, last):
+            while start <= at and not self._is_shown_once(lines[members.name(start)], section):
+                start = members.next(start)
+            if start <= at:
+                best = start, end
+        return best
+
+    def _is_shown_once(self, line: str, section: _Section) -> bool:
+        shown = self._anchors.get(line, ())
+        within = [place for place in shown if self._lines[place].section == section]
+        return len(within) == 1 and len(shown) < _MAX_CANDIDATES
+
     def _agrees(self, place: int, stretch: int, line: str) -> bool:
         return (
             0 <= place < len(self._texts)
@@ -241,10 +286,20 @@ class Transcript:
         )
 
     def _annotation(
-        self, run: _Run, lines: Sequence[str], segment: Segment, wording: Wording
+        self,
+        run: _Run,
+        lines: Sequence[str],
+        segment: Segment,
+        wording: Wording,
+        members: JsonMembers | None,
     ) -> tuple[EditKind, str]:
         first, last = self._lines[run.source], self._lines[run.source + run.last - run.first]
         source = first.section.source
+        if members is not None:
+            quote = quoted(shown(lines[members.name(run.first)]), in_json=False)
+            count = members.count(run.first, run.last)
+            annotation = members_annotation(count, source, quote, wording.passage)
+            return EditKind.PASSAGE, members.replacement(annotation, run.first)
         if segment.whole and run.last - run.first == len(lines) - 1 and first.number == 1:
             return EditKind.BLOCK, _fitting(location_annotation(source, wording.location), segment)
         quote = quoted(lines[run.first], in_json=segment.in_json)
@@ -302,7 +357,8 @@ def _line_spans(text: str, segment: Segment) -> Iterator[tuple[int, int]]:
 def _section(segment: Segment, writer: _Writer) -> _Section:
     content = writer.text[segment.start : segment.end]
     source = segment.name or f'the text that begins "{quoted(content, in_json=segment.in_json)}"'
-    return _Section(writer.message, writer.part, source, segment.in_json)
+    joint = segment.joint or ("\\n" if segment.in_json else "\n")  # See _LINE_ENDS.
+    return _Section(writer.message, writer.part, source, joint)
 
 
 def quoted(text: str, *, in_json: bool) -> str:
@@ -334,6 +390,8 @@ def is_like_annotation(line: str, wording: Wording) -> bool:
 @lru_cache(maxsize=64)
 def _look_alike(*templates: str) -> re.Pattern[str]:
     forms = [form for t in templates for form in (t, json.dumps(t, ensure_ascii=False)[1:-1])]
-    lines = r"lines? [0-9]+(?:-[0-9]+)?"
+    ranges = r"(?:lines? [0-9]+(?:-[0-9]+)?|[0-9]+ items?)"
     patterns = [re.sub(r"\\\{(?:source|quote)\\\}", ".+", re.escape(form)) for form in forms]
-    return re.compile("|".join(pattern.replace(r"\{range\}", lines) for pattern in patterns))
+    either = "|".join(pattern.replace(r"\{range\}", ranges) for pattern in patterns)
+    # In JSON that is taken apart by its members it is one of them.
+    return re.compile(rf'(?:(?:"\.\.\.": )?")?(?:{either})"?')

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from contextpilot_integrations.block import MARKER_START
 from contextpilot_integrations.deduplication import Segment
 from contextpilot_integrations.edits import Edit, EditKind, Message, Place
+from contextpilot_integrations.json_members import joint_of
 from contextpilot_integrations.recognition import Blocks, Form, Found, Texts, find_blocks
 
 __all__ = ["MessageBlocks", "MessageTexts", "find_message_blocks", "reorder", "segments", "texts_of"]
@@ -174,7 +175,7 @@ def segments(
 ) -> list[Segment]:
     """Divide a text into what may be pointed at, and what of that may be left out.
 
-    JSON is left out inside its strings alone, so that it stays JSON.
+    JSON of one line is left out by its members, other JSON inside its strings alone, so that it stays JSON.
 
     Args:
         blocks: The message's blocks.
@@ -199,6 +200,8 @@ def segments(
         for found in group.found
     ]
     is_json = is_data and _is_json(text)
+    if is_json and not inner and (joint := joint_of(text)):
+        return [Segment(0, len(text), cuttable=cuttable, name=name, joint=joint)]
     if is_json:
         taken = {segment.start for segment in inner}
         inner += [

@@ -46,3 +46,4 @@ def test_chats_with_retrieval(conversations, queries, saving):
 def test_agents_with_tools(conversations):
     result = measured(conversations, "taubench_airline")
     assert (result.requests, result.longer) == (2023, 0)
+    assert result.tokens.saving >= 0.04

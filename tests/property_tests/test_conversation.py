@@ -85,6 +85,9 @@ RESULTS = [
     lambda text: text,
     lambda text: json.dumps({"path": "a.txt", "content": text}),
     lambda text: json.dumps({"path": "a.txt", "content": text}, indent=2, ensure_ascii=False),
+    lambda text: json.dumps([{"line": line, "of": [n, {}]} for n, line in enumerate(text.split("\n"))]),
+    lambda text: json.dumps({f"{n % 3}": [line] for n, line in enumerate(text.split("\n"))}),
+    lambda text: json.dumps(text.split("\n"), separators=(",", ":"), ensure_ascii=False),
     lambda text: "\n".join(f"{n:6}\t{line}" for n, line in enumerate(text.split("\n"), 1)),
 ]
 

@@ -224,6 +224,52 @@ def test_a_file_in_a_json_string_is_split_at_its_escaped_line_ends():
     ]
 
 
+def flight(number, seats):
+    prices = {"basic_economy": 51, "economy": 121, "business": 239}
+    times = {"departs": "2024-05-20T06:00:00", "arrives": "2024-05-20T12:00:00"}
+    return {"flight": f"HAT{number}", "from": "JFK", "to": "SEA", "seats": seats, **times, "prices": prices}
+
+
+def test_json_of_one_line_is_taken_apart_by_its_members_and_stays_json():
+    order = {"id": "R1", "passengers": ["Mia Li", "Omar Rossi"], "flights": [flight(1, 5), flight(2, 9)]}
+    later = {**order, "status": "cancelled", "flights": [flight(2, 9), flight(1, 4)]}
+    read = [call("R1"), result("R1", json.dumps(order)), call("R1"), result("R1", json.dumps(later))]
+    *_, again = sent(read)
+    again = json.loads(again)
+    assert again["status"] == "cancelled"
+    assert again["flights"][0] == '[1 item of R1, shown above: "flight: HAT2"]'
+    assert again["flights"][1]["seats"] == 4
+    short = {"id": "R1", "passengers": ["Mia Li", "Omar Rossi"]}  # Not worth an annotation.
+    assert again.items() >= short.items()
+
+
+def test_members_side_by_side_are_left_out_together():
+    rows = [flight(number, 5) for number in range(6)]
+    found = {"page": 1, "rows": rows, "total": 6, "next": None}
+    first, changed = json.dumps(found), json.dumps({**found, "page": 2})
+    *_, again = sent([call("x"), result("x", first), call("x"), result("x", changed)])
+    assert json.loads(again) == {"page": 2, "...": '[3 items of x, shown above: "rows"]'}
+    *_, again = sent([call("x"), result("x", first), call("x"), result("x", json.dumps(rows[2:]))])
+    assert json.loads(again) == ['[4 items of x, shown above: "flight: HAT2"]']
+
+
+def test_rows_that_begin_alike_stay():
+    rows = [flight(1, seats) for seats in range(4)]
+    *_, again = sent([call("x"), result("x", json.dumps(rows)), call("y"), result("y", json.dumps(rows[2:]))])
+    assert json.loads(again) == rows[2:]  # "flight: HAT1" would not tell which.
+
+
+def test_a_row_is_left_out_whole_or_not_at_all():
+    rows = [flight(number, 5) for number in range(4)]
+    assert sent([call("x"), result("x", json.dumps(rows))])[1:] == [json.dumps(rows)]
+
+
+def test_json_in_another_style_stays():
+    row = [flight(1, 5)]
+    texts = [json.dumps({"rows": row}), json.dumps(row, separators=(",", ":")), json.dumps(row, indent=1)]
+    assert sent([call("x"), *(result("x", text) for text in texts)])[1:] == texts
+
+
 def test_line_numbers_in_front_of_every_line():
     numbered = "\n".join(f"{n:6}\t{line}" for n, line in enumerate(FILE.split("\n"), 1))
     moved = "\n".join(f"{n:6}\t{line}" for n, line in enumerate(FILE.split("\n"), 2))
