@@ -227,7 +227,8 @@ def test_a_file_in_a_json_string_is_split_at_its_escaped_line_ends():
 def flight(number, seats):
     prices = {"basic_economy": 51, "economy": 121, "business": 239}
     times = {"departs": "2024-05-20T06:00:00", "arrives": "2024-05-20T12:00:00"}
-    return {"flight": f"HAT{number}", "from": "JFK", "to": "SEA", "seats": seats, **times, "prices": prices}
+    terms = "One bag of 23 kg, and no change of the date on the day of the flight or the day before."
+    return {"flight": f"HAT{number}", "seats": seats, **times, "prices": prices, "terms": terms}
 
 
 def test_json_of_one_line_is_taken_apart_by_its_members_and_stays_json():
