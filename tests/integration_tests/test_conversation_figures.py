@@ -34,13 +34,12 @@ def test_agents_that_read_contracts_between_long_texts(conversations):
     assert result.uncached_tokens.saving >= 0.42
 
 
+@pytest.mark.parametrize("retriever", ["bge", "bm25es", "elser"])
 @pytest.mark.parametrize(("queries", "saving"), [("questions", 0.52), ("rewrite", 0.23)])
-def test_chats_with_retrieval(conversations, queries, saving):
-    names = [name for name in conversations if name.startswith("mtrag") and queries in name]
-    results = [measured(conversations, name) for name in names]
-    assert len(results) == 3
-    sent = sum(result.tokens.after for result in results)
-    assert 1 - sent / sum(result.tokens.before for result in results) >= saving
+def test_chats_with_retrieval(conversations, retriever, queries, saving):
+    result = measured(conversations, f"mtrag_cloud_{retriever}_{queries}_k10 A=100")
+    assert result.requests == 188
+    assert result.tokens.saving >= saving
 
 
 def test_agents_with_tools(conversations):
