@@ -265,6 +265,12 @@ def test_a_row_is_left_out_whole_or_not_at_all():
     assert sent([call("x"), result("x", json.dumps(rows))])[1:] == [json.dumps(rows)]
 
 
+def test_a_member_is_not_taken_for_a_line():
+    member = json.dumps("words that are worth an annotation " * 10)
+    texts = [f"A file\n{member}\nits end", f"[1, {member}]"]
+    assert sent([call("x", "y"), result("x", texts[0]), result("y", texts[1], 1)])[1:] == texts
+
+
 def test_json_in_another_style_stays():
     row = [flight(1, 5)]
     texts = [json.dumps({"rows": row}), json.dumps(row, separators=(",", ":")), json.dumps(row, indent=1)]
