@@ -387,6 +387,14 @@ class TestNothingLost:
         assert BLOCKS["1"] in await chat.ask("15")
         assert await chat.ask("15") == prompt(REFERENCE.format("1"), REFERENCE.format("5"), "15")
 
+    async def test_what_never_reached_the_model_in_this_session(self, retriever, model, handler):
+        unread = ChatPromptTemplate.from_messages([MessagesPlaceholder("history"), ("human", "{question}")])
+        await Chat(conversation(retriever, model, unread), handler).ask("12")
+        chat = Chat(conversation(retriever, model), handler)
+        chat.history = [HumanMessage(f"Is this it?\n\n{BLOCKS['1']}"), AIMessage("It is.")]
+        assert BLOCKS["1"] in await chat.ask("12")
+        assert await chat.ask("1") == prompt(REFERENCE.format("1"), "1")
+
     async def test_one_id_with_two_texts(self, chat, monkeypatch):
         await chat.ask("1")
         monkeypatch.setitem(TEXTS, "1", TEXTS["1"].removesuffix(", insurance included."))

@@ -224,6 +224,15 @@ class TestWhatToolsReturn:
 
 
 class TestTheMessagesDecide:
+    def test_what_stands_in_the_system_prompt(self):
+        model = Scripted(script=[reads("a.txt"), AIMessage("done")], heard=[])
+        middleware = [ContextPilotMiddleware()]
+        agent = create_agent(model, [read], system_prompt=f"Know this:\n\n{CONTRACT}", middleware=middleware)
+        agent.invoke(ASK)
+        system, *_, result = model.heard[-1]
+        assert system == SystemMessage(f"Know this:\n\n{CONTRACT}")
+        assert CONTRACT not in result.content
+
     def test_the_next_turn_of_a_thread(self):
         agent, model = agent_and_model(
             reads("a.txt"), AIMessage("Read."), reads("a.txt"), checkpointer=InMemorySaver()
