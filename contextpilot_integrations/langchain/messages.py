@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from langchain_core.documents import Document
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
@@ -18,6 +19,7 @@ from langchain_core.messages import (
 
 from contextpilot_integrations.conversation import rewrite
 from contextpilot_integrations.edits import Message
+from contextpilot_integrations.langchain.documents import to_block
 from contextpilot_integrations.namespace import Namespace
 from contextpilot_integrations.pilot import ContextPilot
 
@@ -37,15 +39,18 @@ def rewrite_messages(
 ) -> list[BaseMessage]:
     """Rewrite a chat's messages (`contextpilot_integrations.conversation.rewrite`).
 
+    Documents that a tool returned as its artifact are blocks whose texts stand in its message.
+
     Returns:
         As many as were given: the very objects where nothing changed, else copies with other texts.
     """
     try:
         given = [to_openai(message) for message in messages]
+        blocks = [to_block(document) for message in messages for document in _documents(message)]
     except Exception as error:
         pilot.report_failure(error)
         return list(messages)
-    rewriting = rewrite(given, pilot=pilot, namespace=namespace)
+    rewriting = rewrite(given, pilot=pilot, namespace=namespace, blocks=blocks)
     return [
         message if after is before else with_content(message, after)
         for message, before, after in zip(messages, given, rewriting.messages, strict=True)
@@ -99,6 +104,12 @@ def message_texts(messages: Iterable[BaseMessage]) -> Iterator[str]:
             text = part if isinstance(part, str) else part.get("text")
             if isinstance(text, str):
                 yield text
+
+
+def _documents(message: BaseMessage) -> list[Document]:
+    artifact = message.artifact if isinstance(message, ToolMessage) else None
+    found = artifact if isinstance(artifact, list | tuple) else [artifact]
+    return [document for document in found if isinstance(document, Document)]
 
 
 def _role(message: BaseMessage) -> str:

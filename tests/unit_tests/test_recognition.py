@@ -41,6 +41,8 @@ class TestRendered:
         prompt = f"{RENDERED}\n\n[CB_c] > [CB_a] > [CB_b] ist die Reihenfolge.\n\nWas?"
         found = found_in(prompt, order_template="{order} ist die Reihenfolge.")
         assert found == [[("[CB_a]", A), ("[CB_b]", B), ("[CB_c]", C)]]
+        template = "{order} ist die Reihenfolge."
+        assert found_in(prompt, order_template=template, whole_text_is_data=True) == found
 
     def test_a_known_text_ends_the_last_block(self):
         prompt = f"{RENDERED}\nWhat?"
@@ -114,6 +116,14 @@ class TestKnown:
         assert found_in(text, known=["a/b <c>"]) == [[("", "a/b <c>")]]
         assert found_in(r'{"path": "c:\\new"}', known=["ew"]) == []
 
+    def test_the_longest_of_those_that_stand_there(self):
+        for known in (["x", "x\ny"], ["x\ny", "x"]):
+            assert found_in("x\ny\nz", known=known) == [[("", "x\ny")]]
+            assert found_in("x\nyz", known=known) == [[("", "x")]]
+
+    def test_before_a_form_that_begins_with_it(self):
+        assert found_in(RENDERED, known=[RENDERED]) == [[("", RENDERED)]]
+
     def test_nothing_is_no_text(self):
         assert found_in("a\n\n \nb", known=["", " ", "\n"]) == []
 
@@ -160,6 +170,11 @@ Compare."""
     )
     def test_names(self, attributes, name):
         assert found_in(f"<document {attributes}>\n\na\n</document>") == [[(name, "a")]]
+
+    @pytest.mark.parametrize("inside", ["a", "\na\n", "\r\n \r\na\r\n  "])
+    def test_empty_lines_around_the_text_are_no_part_of_it(self, inside):
+        assert found_in(f"<document>{inside}</document>") == [[("", "a")]]
+        assert found_in(f"<document>  a {inside}\n</document>")[0][0][1].startswith("  a ")
 
     def test_in_one_row(self):
         prompt = "<documents><document>a</document> <document>b</document></documents> Which?"
