@@ -30,7 +30,7 @@ def test_the_code_runs_in_the_order_shown():
         "questions": ["214", "129", "578"],
         "question": "How much?",
     }
-    assert len(BLOCKS) == 7
+    assert len(BLOCKS) == 8
     exec(BLOCKS[0], names)
     exec(BLOCKS[1], names)
     assert [answer.text for answer in names["answers"]] == ["an answer"] * 3
