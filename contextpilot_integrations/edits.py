@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
 
+from contextpilot_integrations.plan import Plan
+
 __all__ = ["Edit", "EditKind", "Message", "Place", "Rewriting", "restore"]
 
 Message: TypeAlias = Mapping[str, Any]
@@ -67,10 +69,12 @@ class Rewriting:
     Attributes:
         messages: As many as were given. Unchanged ones are those given, changed ones are copies.
         edits: What was changed, in the order in which it was.
+        plan: How the blocks were planned that may have been aligned; None where none were.
     """
 
     messages: list[Message]
     edits: tuple[Edit, ...] = ()
+    plan: Plan | None = None
 
     def restore(self) -> list[Message]:
         """Return the messages as they were given."""

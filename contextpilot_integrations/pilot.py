@@ -22,6 +22,7 @@ from contextpilot_integrations.annotation import (
     check_template,
 )
 from contextpilot_integrations.block import ContextBlock
+from contextpilot_integrations.conversation_memory import ConversationMemory
 from contextpilot_integrations.index.slots import SlotCache, Slots
 from contextpilot_integrations.index.snapshot import take_snapshot
 from contextpilot_integrations.index.storage import read_snapshots, refusing, write_snapshots
@@ -69,6 +70,7 @@ class ContextPilot:
         on_error: What happens when planning fails. "warn" sends the request as it was given, logs a
             warning and counts it; "ignore" does not log; "raise" raises.
         max_namespaces: How many namespaces are kept, the least recently used dropped first.
+        conversation_characters: How much text of conversations is remembered (`rewrite`), about.
 
     Raises:
         ValueError: If an argument is out of range or the device is not there.
@@ -87,9 +89,12 @@ class ContextPilot:
         device: str = "cpu",
         on_error: OnError = "warn",
         max_namespaces: int = 64,
+        conversation_characters: int = 32_000_000,
     ) -> None:
         if max_namespaces < 1:
             raise ValueError(f"max_namespaces must be at least 1, got {max_namespaces}")
+        if conversation_characters < 0:
+            raise ValueError(f"conversation_characters must be at least 0, got {conversation_characters}")
         if max_displacement is not None and max_displacement < 0:
             raise ValueError(f"max_displacement must be at least 0, got {max_displacement}")
         if on_error not in ("warn", "ignore", "raise"):
@@ -105,6 +110,8 @@ class ContextPilot:
         self._device = _checked_device(device)
         self._on_error = on_error
         self._max_namespaces = max_namespaces
+        self._conversation_characters = conversation_characters
+        self.conversations = ConversationMemory(conversation_characters)
         # Blocks come as new objects with every request. The first of equal ones is kept, so that it alone
         # is digested and weighed, and whatever is cached holds its digest and no copies of it.
         self._known = lru_cache(maxsize=8192)(self._weighed)
@@ -127,6 +134,7 @@ class ContextPilot:
             device=self._device,
             on_error=self._on_error,
             max_namespaces=self._max_namespaces,
+            conversation_characters=self._conversation_characters,
         )
         return twin, ()
 
@@ -266,6 +274,16 @@ class ContextPilot:
         with self.index(namespace) as index:
             return index.evict(request_id)
 
+    def report_failure(self, error: Exception) -> None:
+        """Count a request that goes out as it was given, and say so as ``on_error`` wants it.
+
+        Raises:
+            Exception: The error, where ``on_error`` is "raise".
+        """
+        with self._lock:
+            self._outcomes[Outcome.FAILED] += 1
+        self._report(error)
+
     def measured(
         self,
         request_id: Hashable,
@@ -294,6 +312,7 @@ class ContextPilot:
         with self._lock:
             self._states.clear()
         self._known.cache_clear()
+        self.conversations.clear()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save what is cached, for `load` after a restart: the same requests then give the same plans.

@@ -69,13 +69,16 @@ class AsyncCompletions:
         question: str = "",
         *,
         messages: Sequence[Message] | None = None,
+        rewrite: bool = True,
         tenant: str = "",
         request_id: str | None = None,
         session_id: str = "",
         **params: Any,
     ) -> AsyncCompletionStream:
         """Plan a request, and send it once the stream is read; see `Completions.stream`."""
-        exchange = self._planner.one(blocks, question, messages, tenant, request_id, session_id, params)
+        exchange = self._planner.one(
+            blocks, question, messages, rewrite, tenant, request_id, session_id, params
+        )
         return AsyncCompletionStream(self._chunks(exchange), exchange, self._planner)
 
     async def complete(
@@ -84,13 +87,16 @@ class AsyncCompletions:
         question: str = "",
         *,
         messages: Sequence[Message] | None = None,
+        rewrite: bool = True,
         tenant: str = "",
         request_id: str | None = None,
         session_id: str = "",
         **params: Any,
     ) -> Completion:
         """Plan and send a request, and return the whole answer; see `Completions.complete`."""
-        exchange = self._planner.one(blocks, question, messages, tenant, request_id, session_id, params)
+        exchange = self._planner.one(
+            blocks, question, messages, rewrite, tenant, request_id, session_id, params
+        )
         async for _ in self._chunks(exchange):
             pass
         return exchange.completion

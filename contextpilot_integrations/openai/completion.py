@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from contextpilot_integrations.edits import Edit
 from contextpilot_integrations.engines.usage import Usage
 from contextpilot_integrations.plan import Plan
 
@@ -23,6 +24,7 @@ class Completion:
         error: Why there is no whole answer; None if there is one.
         ttft: Seconds from sending to the first token, retries included; None if none came.
         duration: Seconds from sending to the end.
+        edits: How the messages differ from those given, if messages were (`restore` undoes it).
     """
 
     text: str
@@ -32,3 +34,4 @@ class Completion:
     error: Exception | None = None
     ttft: float | None = None
     duration: float = 0.0
+    edits: tuple[Edit, ...] = ()

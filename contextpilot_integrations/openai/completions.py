@@ -92,6 +92,7 @@ class Completions:
         question: str = "",
         *,
         messages: Sequence[Message] | None = None,
+        rewrite: bool = True,
         tenant: str = "",
         request_id: str | None = None,
         session_id: str = "",
@@ -105,7 +106,10 @@ class Completions:
         Args:
             blocks: The request's context, best first. May be empty.
             question: What stands behind it.
-            messages: Instead of both: messages that go out as they are, without the preamble.
+            messages: Instead of a question: a whole conversation, without the preamble. What the model can
+                see in it already is not sent again, and what nobody answered yet is aligned (see
+                `contextpilot_integrations.rewrite`). ``blocks`` are then those whose texts stand in it.
+            rewrite: Whether messages are rewritten; else they go out as they are.
             tenant: Whoever must not share a cache with anyone else. It is the salt of an engine that takes
                 one: choose it hard to guess where others reach the engine too. Otherwise a warning says so.
             request_id: The id for `ContextPilot.evict` and for an engine that takes one; None: a new one.
@@ -114,12 +118,14 @@ class Completions:
 
         Raises:
             TypeError: If ``blocks`` holds anything but context blocks.
-            ValueError: If there are both messages and blocks or a question, or neither; while reading, if
-                the prompt is longer than the context window.
+            ValueError: If there are both messages and a question, or nothing at all; while reading, if the
+                prompt is longer than the context window.
             openai.OpenAIError: While reading, as ``chat.completions.create`` does.
             ConnectionError: While reading, if the answer breaks off.
         """
-        exchange = self._planner.one(blocks, question, messages, tenant, request_id, session_id, params)
+        exchange = self._planner.one(
+            blocks, question, messages, rewrite, tenant, request_id, session_id, params
+        )
         return CompletionStream(self._chunks(exchange), exchange, self._planner)
 
     def complete(
@@ -128,6 +134,7 @@ class Completions:
         question: str = "",
         *,
         messages: Sequence[Message] | None = None,
+        rewrite: bool = True,
         tenant: str = "",
         request_id: str | None = None,
         session_id: str = "",
@@ -138,7 +145,9 @@ class Completions:
         Raises:
             Exception: As reading the stream does.
         """
-        exchange = self._planner.one(blocks, question, messages, tenant, request_id, session_id, params)
+        exchange = self._planner.one(
+            blocks, question, messages, rewrite, tenant, request_id, session_id, params
+        )
         for _ in self._chunks(exchange):
             pass
         return exchange.completion

@@ -8,6 +8,7 @@ from typing import Any
 
 from openai.types.chat import ChatCompletionChunk
 
+from contextpilot_integrations.edits import Edit
 from contextpilot_integrations.engines.detection import Server
 from contextpilot_integrations.engines.usage import Usage, read_usage
 from contextpilot_integrations.openai.completion import Completion
@@ -25,6 +26,7 @@ class Exchange:
         model: The model's name.
         session_id: The conversation that it belongs to; may be empty.
         params: Further parameters of ``chat.completions.create``.
+        edits: How the messages differ from those given.
 
     Attributes:
         began: Whether a first token has come back: the prompt is in the engine's cache.
@@ -40,6 +42,7 @@ class Exchange:
         model: str,
         session_id: str,
         params: Mapping[str, Any],
+        edits: tuple[Edit, ...] = (),
     ) -> None:
         self.plan = plan
         self.messages = messages
@@ -50,6 +53,7 @@ class Exchange:
         self._model = model
         self._session_id = session_id
         self._params = params
+        self._edits = edits
         self._texts: list[str] = []
         self._usage = Usage()
         self._finish_reason: str | None = None
@@ -136,4 +140,5 @@ class Exchange:
             self.error,
             None if self._first_token is None else self._first_token - sent,
             now - sent,
+            self._edits,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +10,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from contextpilot_integrations import conversation
 from contextpilot_integrations.block import ContextBlock
+from contextpilot_integrations.edits import Message, Rewriting
 from contextpilot_integrations.engines.detection import Server, identify
 from contextpilot_integrations.engines.engine import PLAIN, Engine
 from contextpilot_integrations.namespace import Namespace
@@ -26,8 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["Message", "Planner"]
 
 logger = logging.getLogger(__name__)
-
-Message = Mapping[str, Any]
 
 _MOST_DOUBLINGS = 7
 
@@ -78,6 +79,7 @@ class Planner:
         blocks: Iterable[ContextBlock],
         question: str,
         messages: Sequence[Message] | None,
+        rewrite: bool,
         tenant: str,
         request_id: str | None,
         session_id: str,
@@ -85,12 +87,26 @@ class Planner:
     ) -> Exchange:
         """Plan one request; see `Completions.stream`."""
         blocks, request_id = tuple(blocks), request_id or uuid4().hex
-        if (messages is None) != bool(blocks or question):
+        if bool(question) if messages is not None else not (blocks or question):
             raise ValueError("pass either blocks and a question, or messages")
         if messages is not None:
-            plan = Plan((), (), namespace=self._namespace(tenant), request_id=request_id)
-            return Exchange(plan, messages, self.model, session_id, params)
-        plan = self.pilot.prepare(blocks, namespace=self._namespace(tenant), request_id=request_id)
+            namespace = self._namespace(tenant, json.dumps(params.get("tools") or "", default=repr))
+            rewriting = Rewriting(list(messages))
+            if rewrite:
+                rewriting = conversation.rewrite(
+                    messages, pilot=self.pilot, namespace=namespace, blocks=blocks, request_id=request_id
+                )
+            # Where its blocks stand is not told: a follower tracks the prompt's tokens as a whole.
+            plan = replace(
+                rewriting.plan or Plan((), (), namespace=namespace, request_id=request_id),
+                blocks=(),
+                ranks=(),
+                duplicates=(),
+            )
+            return Exchange(plan, rewriting.messages, self.model, session_id, params, rewriting.edits)
+        plan = self.pilot.prepare(
+            blocks, namespace=self._namespace(tenant, self.preamble), request_id=request_id
+        )
         return Exchange(plan, self._messages(plan, question), self.model, session_id, params)
 
     def batch(
@@ -115,7 +131,7 @@ class Planner:
             raise ValueError(f"max_in_flight must be at least 1, got {max_in_flight}")
         batch = self.pilot.prepare_batch(
             contexts,
-            namespace=self._namespace(tenant),
+            namespace=self._namespace(tenant, self.preamble),
             request_ids=[uuid4().hex for _ in contexts] if request_ids is None else request_ids,
             show_progress=show_progress,
         )
@@ -255,8 +271,8 @@ class Planner:
                 engine.cached_tokens_flag,
             )
 
-    def _namespace(self, tenant: str) -> Namespace:
-        return Namespace(endpoint=self._endpoint, model=self.model, tenant=tenant, preamble=self.preamble)
+    def _namespace(self, tenant: str, preamble: str) -> Namespace:
+        return Namespace(endpoint=self._endpoint, model=self.model, tenant=tenant, preamble=preamble)
 
     def _messages(self, plan: Plan, question: str) -> list[Message]:
         user = "\n\n".join(part for part in (plan.render(), plan.order_annotation, question) if part)

@@ -8,12 +8,17 @@ from types import SimpleNamespace
 import openai
 import pytest
 
-from contextpilot_integrations import ContextPilot, Namespace, Outcome
+from contextpilot_integrations import ContextPilot, Namespace, Outcome, restore
 from contextpilot_integrations.engines import PLAIN, VLLM, Usage
 from contextpilot_integrations.openai import AsyncCompletions, Completions
 
 PLAIN_FIELDS = {"model", "messages", "stream", "stream_options"}
 FULL = Usage(prompt_tokens=9, completion_tokens=2, cached_tokens=4)
+
+
+def read_file(path):
+    function = {"name": "read_file", "arguments": f'{{"path": "{path}"}}'}
+    return {"id": f"call_{path}", "type": "function", "function": function}
 
 
 def expected_cached(pilot, engine, blocks, **names):
@@ -51,8 +56,40 @@ class TestWhatGoesOut:
         assert completion.text == "An answer."
         assert sum(pilot.outcomes.values()) == 0
 
+    async def test_a_conversation_is_not_sent_twice(self, connect, engine, pilot):
+        text = "\n".join(f"line {n} of a file that is read more than once" for n in range(99))
+        read = [
+            {"role": "assistant", "content": None, "tool_calls": [read_file("a.txt")]},
+            {"role": "tool", "tool_call_id": "call_a.txt", "content": text},
+        ]
+        messages = [{"role": "user", "content": "Read it twice."}, *read, *read]
+        completion = await connect(engine).complete(messages=messages)
+        sent = engine.bodies[0]["messages"]
+        assert sent[:4] == messages[:4]
+        assert sent[4]["content"] == "Please refer to a.txt in the previous conversation."
+        assert restore(sent, completion.edits) == messages
+        await connect(engine).complete(messages=messages, rewrite=False)
+        assert engine.bodies[1]["messages"] == messages
+
+    async def test_a_conversations_first_blocks_are_aligned_and_taken_back(
+        self, connect, start, blocks, pilot
+    ):
+        def conversation(names):
+            text = "\n\n".join(block.render() for block in blocks(names))
+            return {"blocks": blocks(names), "messages": [{"role": "user", "content": f"{text}\n\nWhich?"}]}
+
+        engine = start("vLLM")
+        await connect(engine).complete(**conversation("oak elm ash"))
+        completion = await connect(engine).complete(**conversation("yew elm oak"))
+        content = engine.bodies[1]["messages"][0]["content"]
+        places = [content.index(f"[CB_{name}] All") for name in ("oak", "elm", "yew")]
+        assert places == sorted(places)
+        assert "[CB_yew] > [CB_elm] > [CB_oak] and answer the question.\n\nWhich?" in content
+        assert completion.plan.expected_cached_blocks == 2
+        assert pilot.evict(completion.plan.request_id, namespace=completion.plan.namespace)
+
     async def test_both_or_neither_is_refused(self, connect, engine, blocks):
-        for given in ({}, {"question": "Why?", "messages": []}, {"blocks": blocks("oak"), "messages": []}):
+        for given in ({}, {"question": "Why?", "messages": []}):
             with pytest.raises(ValueError, match="either blocks and a question, or messages"):
                 await connect(engine).complete(**given)
 

@@ -1,0 +1,339 @@
+"""De-duplication: text that the model can see already gives way to an annotation that says where.
+
+Algorithm 3, with one line as a piece. Every line is looked up among those that go out literally before it;
+neighbouring hits make one run, as long as both texts agree, so that a changed line in a long file costs two
+annotations and not a copy. Lines are compared as they are, character by character, so a row that differs in a
+digit stays, and what is left out always stands verbatim where the annotation points: no run points at a line
+that was itself left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+from contextpilot_integrations.annotation import location_annotation, passage_annotation
+from contextpilot_integrations.edits import Edit, EditKind, Place
+
+__all__ = ["MIN_RUN_TOKENS", "Segment", "Transcript", "Wording", "is_like_annotation", "quoted"]
+
+MIN_RUN_TOKENS = 32
+"""What a run must be worth to be left out; an annotation costs about 25 tokens. The run alone decides, not
+the length of its annotation: what stays once then stays when the result is rewritten."""
+
+_MIN_ANCHOR = 8  # Characters: a brace does not lead to a run, but may lie within one.
+_MAX_CANDIDATES = 16
+_MAX_QUOTE = 40  # Characters.
+_MAX_ANNOTATION = 1_000  # Characters beside the wording: a name, a quote, and their escapes.
+_JSON_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """How the annotations are worded, and what they cost.
+
+    Attributes:
+        location: For a block.
+        passage: For a passage.
+        count: Counts the tokens of a text.
+    """
+
+    location: str
+    passage: str
+    count: Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of a text whose lines may be pointed at.
+
+    Attributes:
+        start: Its first character.
+        end: The character after its last.
+        cuttable: Whether its lines may also be left out.
+        name: What the text shows for it; empty if nothing.
+        whole: Whether it is all of a block, or of a tool's result.
+        in_json: Whether it is the inside of a JSON string, whose line ends are escaped.
+        lead: How many characters before it, its marker, are left out together with all of it.
+    """
+
+    start: int
+    end: int
+    cuttable: bool = False
+    name: str = ""
+    whole: bool = False
+    in_json: bool = False
+    lead: int = 0
+
+
+class _Section(NamedTuple):
+    message: int
+    part: int | None
+    source: str
+    in_json: bool
+
+
+class _Line(NamedTuple):
+    section: _Section
+    stretch: int  # Lines of one stretch stand one behind the other.
+    number: int  # Counted from 1 in what goes out of the section.
+    start: int
+
+
+class _Run(NamedTuple):
+    first: int
+    last: int
+    source: int  # The earlier line that its first line equals.
+
+
+@dataclass(slots=True)
+class Transcript:
+    """The texts of a conversation as they go out, and where each of their lines stands.
+
+    Attributes:
+        characters: How many characters its lines have.
+    """
+
+    characters: int = 0
+    _texts: list[str] = field(default_factory=list)
+    _lines: list[_Line] = field(default_factory=list)
+    _anchors: dict[str, list[int]] = field(default_factory=dict)
+    _wholes: dict[str, tuple[_Section, int]] = field(default_factory=dict)
+    _stretches: int = 0
+
+    def add(
+        self,
+        text: str,
+        segments: Sequence[Segment],
+        message: int,
+        part: int | None,
+        wording: Wording,
+        *,
+        whole: Segment | None = None,
+    ) -> tuple[str, list[Edit]]:
+        """Take up a text, less what stands in those before it or earlier in itself.
+
+        Args:
+            text: The text.
+            segments: What of it may be pointed at or left out, in order and disjoint.
+            whole: All of the text, where it may give way as one.
+            message: Its message's place in the conversation.
+            part: Its place among the message's parts, if it has parts.
+            wording: How annotations are worded.
+
+        Returns:
+            The text as it goes out, and what was left out.
+        """
+        writer = _Writer(text, message, part)
+        if whole is None or not self._give_way(whole, writer, wording):
+            for segment in segments:
+                writer.copy_to(segment.start - segment.lead)
+                if not (segment.whole and self._give_way(segment, writer, wording)):
+                    self._add_segment(segment, writer, wording)
+        writer.copy_to(len(text))
+        if whole is not None and text and writer.is_literal:
+            self._wholes.setdefault(text, (_section(whole, writer), 0))
+        return "".join(writer.pieces), writer.edits
+
+    def _give_way(self, segment: Segment, writer: _Writer, wording: Wording) -> bool:
+        """Leave out all of a segment, if it stands elsewhere as one and saying so is shorter."""
+        content = writer.text[segment.start : segment.end]
+        if not segment.cuttable or (known := self._wholes.get(content)) is None:
+            return False
+        section, start = known
+        annotation = _fitting(location_annotation(section.source, wording.location), segment)
+        if wording.count(annotation) >= wording.count(content):
+            return False
+        source = Place(section.message, section.part, start, start + len(content))
+        writer.replace(EditKind.BLOCK, segment.end, annotation, source)
+        return True
+
+    def _add_segment(self, segment: Segment, writer: _Writer, wording: Wording) -> None:
+        text, begin = writer.text, writer.position + segment.lead
+        is_literal = True
+        section = _section(segment, writer)
+        spans = [*_line_spans(text, segment)]
+        lines = [text[start:end] for start, end in spans]
+        settled = at = number = 0
+        self._stretches += 1
+
+        def keep(end: int) -> None:
+            nonlocal settled, number
+            for place in range(settled, end):
+                number += 1
+                self._keep(lines[place], _Line(section, self._stretches, number, spans[place][0] + shift))
+            settled = end
+
+        shift = writer.position - writer.read
+        while at < len(lines):
+            line = lines[at]
+            if is_like_annotation(line, wording):
+                is_literal = False
+                keep(at)
+                settled = at + 1
+                number += 1
+                self._stretches += 1
+            elif segment.cuttable and (run := self._longest_run(lines, at, settled, section)):
+                first, last = spans[run.first][0], spans[run.last][1]
+                kind, annotation = self._annotation(run, lines, segment, wording)
+                tokens = wording.count(text[first:last])
+                if tokens >= MIN_RUN_TOKENS and tokens > wording.count(annotation):
+                    keep(run.first)
+                    writer.copy_to(first - segment.lead if kind is EditKind.BLOCK else first)
+                    writer.replace(kind, last, annotation, self._place(run, last - first))
+                    is_literal = False
+                    shift = writer.position - writer.read
+                    at = run.last
+                    settled = at + 1
+                    number += 1
+                    self._stretches += 1
+            at += 1
+            if len(line) >= _MIN_ANCHOR:
+                keep(at)
+        keep(len(lines))
+        writer.copy_to(segment.end)
+        writer.is_literal = writer.is_literal and is_literal
+        if segment.whole and segment.start < segment.end and is_literal:
+            self._wholes.setdefault(text[segment.start : segment.end], (section, begin))
+
+    def _keep(self, text: str, line: _Line) -> None:
+        if len(text) >= _MIN_ANCHOR and not text.isspace():
+            known = self._anchors.setdefault(text, [])
+            if len(known) < _MAX_CANDIDATES:
+                known.append(len(self._texts))
+        self._texts.append(text)
+        self._lines.append(line)
+        self.characters += len(text)
+
+    def _longest_run(self, lines: Sequence[str], at: int, settled: int, section: _Section) -> _Run | None:
+        """Find the longest run of earlier lines that agrees with these around one of them."""
+        best: _Run | None = None
+        for source in self._anchors.get(lines[at], ()):
+            first = last = at
+            place = self._lines[source]
+            if place.section.in_json is section.in_json:
+                shift, stretch = source - at, place.stretch
+                while last + 1 < len(lines) and self._agrees(last + 1 + shift, stretch, lines[last + 1]):
+                    last += 1
+                while first > settled and self._agrees(first - 1 + shift, stretch, lines[first - 1]):
+                    first -= 1
+            if best is None or last - first > best.last - best.first:
+                best = _Run(first, last, source - at + first)
+        if best is None:
+            return None
+        first, last, source = best
+        while not lines[last].strip():
+            last -= 1
+        while not lines[first].strip():
+            first, source = first + 1, source + 1
+        return _Run(first, last, source)
+
+    def _agrees(self, place: int, stretch: int, line: str) -> bool:
+        return (
+            0 <= place < len(self._texts)
+            and self._texts[place] == line
+            and self._lines[place].stretch == stretch
+        )
+
+    def _annotation(
+        self, run: _Run, lines: Sequence[str], segment: Segment, wording: Wording
+    ) -> tuple[EditKind, str]:
+        first, last = self._lines[run.source], self._lines[run.source + run.last - run.first]
+        source = first.section.source
+        if segment.whole and run.last - run.first == len(lines) - 1 and first.number == 1:
+            return EditKind.BLOCK, _fitting(location_annotation(source, wording.location), segment)
+        quote = quoted(lines[run.first], in_json=segment.in_json)
+        passage = passage_annotation(first.number, last.number, source, quote, wording.passage)
+        return EditKind.PASSAGE, _fitting(passage, segment)
+
+    def _place(self, run: _Run, length: int) -> Place:
+        line = self._lines[run.source]
+        return Place(line.section.message, line.section.part, line.start, line.start + length)
+
+
+class _Writer:
+    """Writes a text anew, and notes what it left out."""
+
+    def __init__(self, text: str, message: int, part: int | None) -> None:
+        self.text = text
+        self.pieces: list[str] = []
+        self.edits: list[Edit] = []
+        self.read = 0
+        self.position = 0
+        self.is_literal = True
+        self.message = message
+        self.part = part
+
+    def copy_to(self, end: int) -> None:
+        self._write(self.text[self.read : end])
+        self.read = end
+
+    def replace(self, kind: EditKind, end: int, annotation: str, source: Place) -> None:
+        place = Place(self.message, self.part, self.position, self.position + len(annotation))
+        self.edits.append(Edit(kind, place, self.text[self.read : end], source))
+        self._write(annotation)
+        self.read = end
+        self.is_literal = False
+
+    def _write(self, piece: str) -> None:
+        self.pieces.append(piece)
+        self.position += len(piece)
+
+
+def _line_spans(text: str, segment: Segment) -> Iterator[tuple[int, int]]:
+    start = segment.start
+    if segment.in_json:
+        for escape in _JSON_ESCAPE.finditer(text, segment.start, segment.end):
+            if escape[1] == "n":
+                yield start, escape.start()
+                start = escape.end()
+    else:
+        while (end := text.find("\n", start, segment.end)) >= 0:
+            yield start, end
+            start = end + 1
+    yield start, segment.end
+
+
+def _section(segment: Segment, writer: _Writer) -> _Section:
+    content = writer.text[segment.start : segment.end]
+    source = segment.name or f'the text that begins "{quoted(content, in_json=segment.in_json)}"'
+    return _Section(writer.message, writer.part, source, segment.in_json)
+
+
+def quoted(text: str, *, in_json: bool) -> str:
+    """Return how a text begins: whole words of its first line, if there are any that are short enough."""
+    line = text.lstrip().partition("\\n" if in_json else "\n")[0]
+    if in_json:
+        with suppress(ValueError):
+            line = json.loads(f'"{line}"', strict=False)
+    line = next(iter(line.strip().splitlines()), "")
+    if len(line) <= _MAX_QUOTE:
+        return line
+    start = line[: _MAX_QUOTE + 1]
+    return start[: start.rfind(" ")].rstrip() if " " in start else start[:_MAX_QUOTE]
+
+
+def _fitting(annotation: str, segment: Segment) -> str:
+    return json.dumps(annotation, ensure_ascii=False)[1:-1] if segment.in_json else annotation
+
+
+def is_like_annotation(line: str, wording: Wording) -> bool:
+    """Tell whether a line could be one of our annotations, whoever wrote it.
+
+    It stays as it is, and nothing points at it: so rewriting twice is rewriting once.
+    """
+    longest = _MAX_ANNOTATION + len(wording.location) + len(wording.passage)
+    return len(line) <= longest and _look_alike(wording.location, wording.passage).fullmatch(line) is not None
+
+
+@lru_cache(maxsize=64)
+def _look_alike(*templates: str) -> re.Pattern[str]:
+    forms = [form for t in templates for form in (t, json.dumps(t, ensure_ascii=False)[1:-1])]
+    lines = r"lines? [0-9]+(?:-[0-9]+)?"
+    patterns = [re.sub(r"\\\{(?:source|quote)\\\}", ".+", re.escape(form)) for form in forms]
+    return re.compile("|".join(pattern.replace(r"\{range\}", lines) for pattern in patterns))

@@ -1,0 +1,409 @@
+"""Conversations: what is left out of a message, what is not, and what is remembered."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from contextpilot_integrations import ContextBlock, ContextPilot, Namespace, Outcome
+from contextpilot_integrations.annotation import ORDER_TEMPLATE
+from contextpilot_integrations.conversation import rewrite
+from contextpilot_integrations.edits import EditKind
+
+BLOCKS = {
+    n: ContextBlock(
+        n, "\n".join(f"Chapter {n}, sentence {k}: something that is worth being said." for k in range(6))
+    )
+    for n in range(1, 10)
+}
+FILE = "\n".join(f"line {n} of the file says that {n * n} is the square of {n}" for n in range(1, 401))
+
+
+def system(text):
+    return {"role": "system", "content": text}
+
+
+def user(*blocks, question="What now?"):
+    return {"role": "user", "content": "\n\n".join([*(BLOCKS[n].render() for n in blocks), question])}
+
+
+def answer(text="So it is."):
+    return {"role": "assistant", "content": text}
+
+
+def call(*paths):
+    calls = [
+        {
+            "id": f"call_{path}_{n}",
+            "type": "function",
+            "function": {"name": "read_file", "arguments": json.dumps({"path": path})},
+        }
+        for n, path in enumerate(paths)
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def result(path, text, n=0):
+    return {"role": "tool", "tool_call_id": f"call_{path}_{n}", "content": text}
+
+
+def sent(messages, **options):
+    rewriting = rewrite(messages, pilot=ContextPilot(on_error="raise"), **options)
+    assert rewriting.restore() == list(messages)
+    return [message["content"] for message in rewriting.messages]
+
+
+def test_a_block_of_an_earlier_turn_gives_way_to_an_annotation():
+    *_, second = sent([user(1, 2, 4), answer(), user(1, 5, 2)], blocks=[BLOCKS[n] for n in (1, 5, 2)])
+    assert second == (
+        "Please refer to [CB_1] in the previous conversation.\n\n"
+        f"{BLOCKS[5].render()}\n\n"
+        "Please refer to [CB_2] in the previous conversation.\n\n"
+        "What now?"
+    )
+
+
+def test_bare_questions_and_answers_prove_nothing():
+    messages = [{"role": "user", "content": "What now?"}, answer(), user(1, 5, 2)]
+    assert sent(messages, blocks=BLOCKS.values()) == [message["content"] for message in messages]
+
+
+def test_a_first_message_is_aligned_and_says_so():
+    pilot = ContextPilot()
+    rewrite([system("Be brief."), user(1, 2, 3, question="Who?")], pilot=pilot, blocks=BLOCKS.values())
+    messages = [system("Be brief."), user(4, 2, 1, question="Why?")]
+    rewriting = rewrite(messages, pilot=pilot, blocks=BLOCKS.values())
+    assert rewriting.messages[1]["content"] == "\n\n".join(
+        [
+            *(BLOCKS[n].render() for n in (1, 2, 4)),
+            ORDER_TEMPLATE.replace("{order}", "[CB_4] > [CB_2] > [CB_1]"),
+            "Why?",
+        ]
+    )
+    assert rewriting.restore() == messages
+
+
+def test_another_preamble_is_another_cache():
+    pilot = ContextPilot()
+    rewrite([system("Be brief."), user(1, 2, 3)], pilot=pilot, blocks=BLOCKS.values())
+    messages = [system("Be thorough."), user(3, 2, 1)]
+    assert rewrite(messages, pilot=pilot, blocks=BLOCKS.values()).messages == messages
+
+
+def test_blocks_in_a_system_message_are_aligned_on_every_turn():
+    pilot = ContextPilot()
+
+    def instructions(*blocks):
+        return system("\n\n".join(["Answer from this.", *(BLOCKS[n].render() for n in blocks), "Be brief."]))
+
+    rewrite([instructions(1, 2, 3), user()], pilot=pilot, blocks=BLOCKS.values())
+    later = [instructions(2, 1, 5), user(), answer(), user(question="And then?")]
+    # The last block's end is not known to a later turn, so the caller has to know its text.
+    first = rewrite(later, pilot=pilot).messages[0]["content"]
+    assert first.index("[CB_1]") < first.index("[CB_2]") < first.index("[CB_5]")
+
+
+def test_turn_one_was_reordered_and_turn_two_repeats_it():
+    pilot = ContextPilot(on_error="raise")
+    rewrite([user(1, 2, 3, question="Who?")], pilot=pilot, blocks=BLOCKS.values())
+    first = [user(3, 2, 1)]
+    aligned = rewrite(first, pilot=pilot, blocks=BLOCKS.values())
+    assert aligned.edits[0].kind is EditKind.ALIGNMENT
+    second = rewrite([*first, answer(), user(2, 7)], pilot=pilot, blocks=BLOCKS.values())
+    assert second.messages[:1] == aligned.messages
+    assert second.messages[2]["content"].startswith("Please refer to [CB_2] in the previous")
+    # A client that keeps what was sent instead fares alike.
+    kept = rewrite([*aligned.messages, answer(), user(2, 7)], pilot=pilot, blocks=BLOCKS.values())
+    assert kept.messages == second.messages
+
+
+def test_two_sessions_that_begin_alike_stay_apart():
+    pilot = ContextPilot(on_error="raise")
+    start = [system("Be brief."), user(1, 2)]
+    one, two = [*start, answer("One."), user(1, 3)], [*start, answer("Two."), user(2, 4)]
+    for _ in range(2):
+        for conversation in (one, two):
+            now = rewrite(conversation, pilot=pilot, blocks=BLOCKS.values())
+            assert now.restore() == conversation
+            assert now.messages[:3] == conversation[:3]
+            assert "Please refer to" in now.messages[3]["content"]
+    assert "[CB_4] Chapter 4" in now.messages[3]["content"]
+
+
+def test_a_retry_goes_out_as_before():
+    pilot = ContextPilot(on_error="raise")
+    messages = [user(1, 2, 4), answer(), user(1, 5, 2)]
+    first = rewrite(messages, pilot=pilot, blocks=BLOCKS.values())
+    assert rewrite(messages, pilot=pilot, blocks=BLOCKS.values()) == first
+    assert rewrite(messages, pilot=pilot) == first
+
+
+@pytest.mark.parametrize(
+    "history", [[], [{"role": "user", "content": "[summary of what was said]"}, answer()]]
+)
+def test_what_a_trimmed_history_has_lost_is_sent_again(history):
+    pilot = ContextPilot(on_error="raise")
+    whole = [user(1, 2, 4), answer(), user(1, 5, 2)]
+    rewrite(whole, pilot=pilot, blocks=BLOCKS.values())
+    trimmed = [*history, whole[-1]]
+    assert rewrite(trimmed, pilot=pilot, blocks=BLOCKS.values()).messages == trimmed
+
+
+def test_a_first_occurrence_that_is_edited_later_counts_no_more():
+    pilot = ContextPilot(on_error="raise")
+    messages = [call("a.txt"), result("a.txt", FILE), call("b.txt"), result("b.txt", FILE)]
+    assert (
+        rewrite(messages, pilot=pilot).messages[3]["content"]
+        == "Please refer to a.txt in the previous conversation."
+    )
+    edited = [messages[0], result("a.txt", "[cleared to save room]"), *messages[2:]]
+    assert rewrite(edited, pilot=pilot).messages == edited
+
+
+def test_a_changed_line_costs_two_annotations_and_not_a_copy():
+    changed = FILE.replace("line 200 ", "line CC ")
+    *_, again = sent([call("a.txt"), result("a.txt", FILE), call("a.txt"), result("a.txt", changed)])
+    assert again.split("\n") == [
+        '[lines 1-199 of a.txt, shown above: "line 1 of the file says that 1 is the"]',
+        "line CC of the file says that 40000 is the square of 200",
+        '[lines 201-400 of a.txt, shown above: "line 201 of the file says that 40401 is"]',
+    ]
+
+
+def test_two_results_of_one_name_are_told_apart():
+    other = FILE.replace("square", "power")
+    messages = [call("a.txt"), result("a.txt", FILE), call("a.txt"), result("a.txt", other), call("b.txt")]
+    assert sent([*messages, result("b.txt", other)])[-1] == (
+        "Please refer to a.txt (result 2) in the previous conversation."
+    )
+
+
+def test_parallel_calls_that_return_the_same_file():
+    contents = sent([call("a.txt", "b.txt"), result("a.txt", FILE), result("b.txt", FILE, 1)])
+    assert contents[1:] == [FILE, "Please refer to a.txt in the previous conversation."]
+
+
+def test_a_call_with_several_arguments_is_named_in_full():
+    asked = call("a.txt")
+    asked["tool_calls"][0]["function"]["arguments"] = '{"path": "a.txt", "from": 1}'
+    assert sent([asked, result("a.txt", FILE), asked, result("a.txt", FILE)])[-1] == (
+        'Please refer to read_file({"path": "a.txt", "from": 1}) in the previous conversation.'
+    )
+
+
+def test_a_result_whose_call_is_unknown_is_named_by_its_beginning():
+    assert sent([{"role": "tool", "content": FILE}, {"role": "tool", "content": FILE}])[-1] == (
+        'Please refer to the text that begins "line 1 of the file says that 1 is the" in the previous '
+        "conversation."
+    )
+
+
+def test_a_file_in_a_json_string_is_split_at_its_escaped_line_ends():
+    changed = FILE.replace("line 200 ", 'line "CC" ')
+    *_, again = sent(
+        [
+            call("a.txt"),
+            result("a.txt", json.dumps({"ok": True, "content": FILE + "\n\\no line end\tnor this: \\"})),
+            call("a.txt"),
+            result("a.txt", json.dumps({"ok": False, "content": changed + "\n\\no line end\tnor this: \\"})),
+        ]
+    )
+    again = json.loads(again)
+    assert again["ok"] is False
+    assert again["content"].split("\n")[:2] == [
+        '[lines 1-199 of a.txt, shown above: "line 1 of the file says that 1 is the"]',
+        'line "CC" of the file says that 40000 is the square of 200',
+    ]
+
+
+def test_line_numbers_in_front_of_every_line():
+    numbered = "\n".join(f"{n:6}\t{line}" for n, line in enumerate(FILE.split("\n"), 1))
+    moved = "\n".join(f"{n:6}\t{line}" for n, line in enumerate(FILE.split("\n"), 2))
+    messages = [call("a.txt"), result("a.txt", numbered), call("b.txt"), result("b.txt", moved)]
+    assert sent(messages) == [message["content"] for message in messages]
+    assert sent([*messages[:3], result("b.txt", numbered)])[-1].startswith("Please refer to a.txt")
+
+
+def test_rows_that_differ_in_a_number_stay():
+    rows = "\n".join(
+        f"| {n} | order of a blue widget | 12.50 | in stock, ships in two days |" for n in range(99)
+    )
+    other = rows.replace("12.50", "12.51")
+    messages = [call("a.csv"), result("a.csv", rows), call("b.csv"), result("b.csv", other)]
+    assert sent(messages) == [message["content"] for message in messages]
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "def f{}(self, value={{}}):\n        return '%s' % (value or {{{}}})\n",
+        "第{}章：天気は晴れ、風は弱く、気温は二十度であった。そのことを皆が喜んだ。{}",
+        "TWFuIGlzIGRpc3Rpbmd1aXNoZWQsIG5vdCBvbmx5{}IGJ5IGhpcyByZWFzb24sIGJ1dCBieSB0aGlz{}",
+        '{{"id": {}, "name": "row {}", "text": "She said \\"no\\" and left."}}',
+    ],
+    ids=["code", "Japanese", "base64", "JSON lines"],
+)
+def test_any_kind_of_text_is_left_out_and_comes_back(line, line_end):
+    text = line_end.join(line.format(n, n) for n in range(60))
+    changed = text.replace("30", "XX", 1)
+    *_, again = sent([call("a"), result("a", text), call("b"), result("b", changed)])
+    assert len(again) < len(text) / 3
+    assert "XX" in again
+
+
+def test_a_users_own_words_stay_even_where_they_are_a_document():
+    asked = {"role": "user", "content": f"Is this identical to the file?\n\n{FILE}"}
+    assert sent([call("a.txt"), result("a.txt", FILE), asked])[-1] == asked["content"]
+    # They are a place to point at, though.
+    *_, again = sent([asked, call("a.txt"), result("a.txt", FILE)])
+    assert again.startswith('[lines 3-402 of the text that begins "Is this identical to the file?"')
+
+
+def test_system_and_assistant_texts_are_pointed_at_but_stay():
+    messages = [system(FILE), answer(FILE), system(FILE), call("a.txt"), result("a.txt", FILE)]
+    contents = sent(messages)
+    assert contents[:4] == [FILE, FILE, FILE, None]
+    assert contents[4].startswith("[lines 1-400 of the text that begins")
+
+
+def test_what_looks_like_an_annotation_is_not_taken_for_one():
+    fake = "Please refer to [CB_1] in the previous conversation."
+    text = "\n".join([fake, FILE, fake])
+    messages = [call("a.txt"), result("a.txt", text), call("b.txt"), result("b.txt", text)]
+    rewriting = rewrite(messages)
+    assert rewriting.messages[3]["content"].split("\n")[0] == fake
+    assert rewriting.restore() == messages
+    assert rewrite(rewriting.messages).edits == ()
+
+
+def test_a_short_passage_is_not_worth_an_annotation():
+    messages = [call("a"), result("a", "A line that says little.\nAnother."), call("b")]
+    messages.append(result("b", "A line that says little.\nAnother one."))
+    assert sent(messages) == [message["content"] for message in messages]
+
+
+def test_passages_are_left_out_of_another_block_too():
+    license = "\n".join(f"Clause {n}: this is granted to everyone, for ever and a day." for n in range(9))
+    blocks = [ContextBlock(n, f"Product {n}\n{license}\nEnd of product {n}") for n in (1, 2)]
+    text = "\n\n".join([*(block.render() for block in blocks), "Which?"])
+    assert sent([{"role": "user", "content": text}], blocks=blocks)[0] == (
+        f"{blocks[0].render()}\n\n[CB_2] Product 2\n"
+        '[lines 2-10 of [CB_1], shown above: "Clause 0: this is granted to everyone,"]\n'
+        "End of product 2\n\nWhich?"
+    )
+
+
+def test_a_picture_between_two_texts_keeps_its_place():
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    parts = [{"type": "text", "text": BLOCKS[1].text}, picture, {"type": "text", "text": BLOCKS[2].text}]
+    messages = [call("a"), result("a", BLOCKS[1].text), {"role": "user", "content": parts}]
+    assert sent(messages)[-1] == parts
+    messages = [call("a"), {"role": "tool", "tool_call_id": "call_a_0", "content": parts}]
+    messages += [call("b"), {"role": "tool", "tool_call_id": "call_b_0", "content": parts}]
+    *_, again = sent(messages)
+    assert [part["type"] for part in again] == ["text", "image_url", "text"]
+    assert again[1] is picture
+    assert again[0]["text"] == "Please refer to a in the previous conversation."
+
+
+def test_one_block_per_content_part():
+    pilot = ContextPilot(on_error="raise")
+
+    def parts(*blocks, question):
+        return {
+            "role": "user",
+            "content": [{"type": "text", "text": t} for t in [*(BLOCKS[n].text for n in blocks), question]],
+        }
+
+    rewrite([parts(1, 2, question="Who?")], pilot=pilot)
+    first = [parts(2, 3, 1, question="Why?")]
+    aligned = rewrite(first, pilot=pilot)
+    assert [part["text"] for part in aligned.messages[0]["content"]] == [
+        BLOCKS[1].text,
+        BLOCKS[2].text,
+        BLOCKS[3].text,
+        ORDER_TEMPLATE.replace(
+            "{order}", " > ".join(f'"Chapter {n}, sentence 0: something that is"' for n in (2, 3, 1))
+        )
+        + "\n\nWhy?",
+    ]
+    assert aligned.restore() == first
+
+
+def test_empty_things():
+    assert rewrite([]).messages == []
+    messages = [
+        user(question=""),
+        {"role": "assistant"},
+        {"role": "tool", "content": ""},
+        {"role": "user", "content": []},
+    ]
+    assert rewrite(messages, blocks=[]).messages == messages
+
+
+def test_an_answer_of_the_openai_package_may_stand_in_the_history():
+    chat = pytest.importorskip("openai.types.chat")
+    said = chat.ChatCompletionMessage.model_validate(call("a.txt") | {"content": "Let me look."})
+    rewriting = rewrite([user(), said, result("a.txt", FILE), said, result("a.txt", FILE)])
+    assert rewriting.messages[1] is said
+    assert rewriting.messages[4]["content"] == "Please refer to a.txt in the previous conversation."
+
+
+def test_tenants_do_not_share_what_is_remembered():
+    pilot = ContextPilot(on_error="raise")
+    a, b = Namespace(tenant="a"), Namespace(tenant="b")
+    rewrite([user(1, 2, 3)], pilot=pilot, namespace=a, blocks=BLOCKS.values())
+    rewrite([user(3, 2, 1)], pilot=pilot, namespace=a, blocks=BLOCKS.values())
+    mine = rewrite([user(3, 2, 1)], pilot=pilot, namespace=b, blocks=BLOCKS.values())
+    assert mine.messages == [user(3, 2, 1)]
+
+
+def test_an_error_inside_sends_the_original(caplog):
+    def broken(text):
+        raise RuntimeError("secret text")
+
+    pilot = ContextPilot(token_counter=broken)
+    messages = [call("a.txt"), result("a.txt", FILE), call("b.txt"), result("b.txt", FILE)]
+    assert rewrite(messages, pilot=pilot).messages == messages
+    assert "RuntimeError" in caplog.text
+    assert "secret" not in caplog.text
+    assert pilot.outcomes[Outcome.FAILED] == 1
+    with pytest.raises(RuntimeError):
+        rewrite(messages, pilot=ContextPilot(token_counter=broken, on_error="raise"))
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(TypeError, match=r"messages\[1\] must be a mapping with role and content, not str"):
+        rewrite([user(), "hello"])
+    with pytest.raises(TypeError, match="blocks must be ContextBlock objects, not str"):
+        rewrite([user()], blocks=["text"])
+
+
+def test_threads_share_a_pilot():
+    pilot = ContextPilot(on_error="raise", conversation_characters=20_000)
+    conversations = [
+        [
+            system("Be brief."),
+            user(1, 2),
+            answer(str(n)),
+            call("a.txt"),
+            result("a.txt", FILE),
+            user(2, 1),
+            answer(),
+            user(1),
+        ]
+        for n in range(8)
+    ]
+    expected = [rewrite(messages, blocks=BLOCKS.values()).messages for messages in conversations]
+
+    def run(n):
+        messages = conversations[n % len(conversations)]
+        for end in range(1, len(messages) + 1):
+            now = rewrite(messages[:end], pilot=pilot, blocks=BLOCKS.values())
+            assert now.restore() == messages[:end]
+        return now.messages
+
+    with ThreadPoolExecutor(8) as workers:
+        for n, messages in enumerate(workers.map(run, range(64))):
+            assert messages[1:5] == expected[n % len(conversations)][1:5]
