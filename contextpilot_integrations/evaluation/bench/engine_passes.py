@@ -101,7 +101,7 @@ class ColdPass:
 
     def _send(self, prompt: str) -> Completion:
         messages = [{"role": "system", "content": self.system}, {"role": "user", "content": prompt}]
-        return self.completions.complete(messages=messages, **_PARAMS)
+        return self.completions.complete(messages=messages, rewrite=False, **_PARAMS)
 
     def _timed(self, complete: Callable[[], Completion]) -> Sample:
         start = time.perf_counter()
