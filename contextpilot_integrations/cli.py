@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from contextpilot_integrations import bench_cli
+from contextpilot_integrations.chat_request import CALLERS_FIELD, ChatRequest
 from contextpilot_integrations.console import Json, bad_input, show
+from contextpilot_integrations.conversation import rewrite as rewrite_messages
 from contextpilot_integrations.evaluation.analysis import analyze as analyze_trace
-from contextpilot_integrations.evaluation.jsonl import write_jsonl
-from contextpilot_integrations.evaluation.prompt import build_prompt, tokenize
+from contextpilot_integrations.evaluation.jsonl import Record, read_records, write_jsonl
+from contextpilot_integrations.evaluation.prompt import build_prompt, count_tokens, tokenize
 from contextpilot_integrations.evaluation.simulator import parse_capacity, simulate_tokens
 from contextpilot_integrations.evaluation.simulator import simulate as simulate_blocks
 from contextpilot_integrations.evaluation.traces import PlanLine, TraceRequest, read_plan, read_trace
 from contextpilot_integrations.pilot import ContextPilot, estimate_tokens
 from contextpilot_integrations.plan import Plan
+from contextpilot_integrations.rewriting_report import report_rewriting
 
 __all__ = ["app"]
 
@@ -137,6 +141,25 @@ def analyze(
 
 
 @app.command()
+def rewrite(
+    messages: Annotated[
+        str, typer.Argument(metavar="MESSAGES.jsonl", help='Requests with "messages"; "-" is stdin.')
+    ],
+    output: Annotated[str, typer.Option("--output", "-o", metavar="OUT.jsonl", help='"-" is stdout.')],
+) -> None:
+    """Write chat requests as they would be sent: aligned, and nothing twice that the model can see.
+
+    Requests of one conversation come in their order. All other fields of a body stay as they are. Its field
+    "contextpilot" may hold "blocks", a list of {"id", "text"} whose texts stand in the new messages, and a
+    "tenant"; a report takes its place: tokens before and after, what was replaced, and where each stands.
+    """
+    with bad_input():
+        requests = [(record.fields, _chat_request(record)) for record in read_records(messages)]
+        pilot = ContextPilot(token_counter=count_tokens, on_error="raise")
+        write_jsonl(output, (_rewritten(body, request, pilot) for body, request in requests))
+
+
+@app.command()
 def demo(
     base_url: Annotated[
         str | None, typer.Option(metavar="URL", help="An OpenAI-compatible server to use.")
@@ -168,6 +191,21 @@ def _index_capacity(capacity: str | None, requests: list[TraceRequest]) -> int |
         raise ValueError(f"--capacity {capacity} is 0 blocks; the index needs room for 1 at least")
     tokens = sum(estimate_tokens(block.text) if block.text else 1 for block in blocks)
     return max(1, count * tokens // len(blocks))
+
+
+def _chat_request(record: Record) -> ChatRequest:
+    try:
+        return ChatRequest.from_body(record.fields)
+    except ValueError as error:
+        raise record.error(str(error)) from error
+
+
+def _rewritten(body: Mapping[str, Any], request: ChatRequest, pilot: ContextPilot) -> dict[str, Any]:
+    rewriting = rewrite_messages(
+        request.messages, pilot=pilot, namespace=request.namespace, blocks=request.blocks
+    )
+    report = report_rewriting(request.messages, rewriting, count_tokens)
+    return {**body, "messages": rewriting.messages, CALLERS_FIELD: report.to_dict()}
 
 
 def _plan_line(request: TraceRequest, position: int, plan: Plan) -> PlanLine:

@@ -22,9 +22,11 @@ from contextpilot_integrations.edits import Edit, EditKind, Place
 
 __all__ = ["MIN_RUN_TOKENS", "Segment", "Transcript", "Wording", "is_like_annotation", "quoted"]
 
-MIN_RUN_TOKENS = 32
-"""What a run must be worth to be left out; an annotation costs about 25 tokens. The run alone decides, not
-the length of its annotation: what stays once then stays when the result is rewritten."""
+MIN_RUN_TOKENS = 64
+"""What a run must be worth to be left out, where an annotation costs about 25 tokens. The run alone decides,
+not the length of its annotation: what stays once then stays when the result is rewritten. Smaller runs save
+less in the end: a block that lost some lines is no whole any more that a later copy could point at (in chats
+over overlapping passages 32 saved 51.5 % of all tokens by 1,673 passages, 64 saved 52.0 % by 1,103)."""
 
 _MIN_ANCHOR = 8  # Characters: a brace does not lead to a run, but may lie within one.
 _MAX_CANDIDATES = 16

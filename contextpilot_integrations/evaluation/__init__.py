@@ -4,7 +4,7 @@ from contextpilot_integrations.evaluation.analysis import TraceAnalysis, analyze
 from contextpilot_integrations.evaluation.baselines import longest_prefix_match, sort_by_frequency
 from contextpilot_integrations.evaluation.bound import ReuseBound, reuse_bound
 from contextpilot_integrations.evaluation.jsonl import TraceError, write_jsonl
-from contextpilot_integrations.evaluation.prompt import SYSTEM_PROMPT, build_prompt, tokenize
+from contextpilot_integrations.evaluation.prompt import SYSTEM_PROMPT, build_prompt, count_tokens, tokenize
 from contextpilot_integrations.evaluation.simulator import (
     PAGE_SIZE,
     PrefixCache,
@@ -34,6 +34,7 @@ __all__ = [
     "TraceRequest",
     "analyze",
     "build_prompt",
+    "count_tokens",
     "longest_prefix_match",
     "pages",
     "parse_capacity",

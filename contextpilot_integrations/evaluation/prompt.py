@@ -9,7 +9,7 @@ from typing import Any
 
 from contextpilot_integrations.block import ContextBlock
 
-__all__ = ["SYSTEM_PROMPT", "build_prompt", "tokenize"]
+__all__ = ["SYSTEM_PROMPT", "build_prompt", "count_tokens", "tokenize"]
 
 SYSTEM_PROMPT = "Answer the question with the help of the context below."
 
@@ -45,6 +45,15 @@ def tokenize(text: str) -> array[int]:
         ImportError: If the ``evaluation`` extra is not installed.
     """
     return array("I", _encoding().encode_ordinary(text))  # 4 bytes a token, where a list takes 36
+
+
+def count_tokens(text: str) -> int:
+    """Return how many o200k_base tokens a text has.
+
+    Raises:
+        ImportError: If the ``evaluation`` extra is not installed.
+    """
+    return len(_encoding().encode_ordinary(text))
 
 
 @cache

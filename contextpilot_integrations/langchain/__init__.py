@@ -1,4 +1,4 @@
-"""LangChain: a retriever, an aligner for batches, and what writes the blocks into a prompt."""
+"""LangChain: a retriever, an aligner for batches, what writes blocks into prompts, and conversations."""
 
 try:
     import langchain_core as _langchain_core  # noqa: F401
@@ -9,6 +9,7 @@ except ImportError as error:
     ) from error
 
 from contextpilot_integrations.langchain.aligner import ContextPilotAligner
+from contextpilot_integrations.langchain.callbacks import ContextPilotCallbackHandler
 from contextpilot_integrations.langchain.documents import PlanMetadata, plan_metadata
 from contextpilot_integrations.langchain.formatting import (
     format_context,
@@ -16,12 +17,17 @@ from contextpilot_integrations.langchain.formatting import (
     order_annotation,
 )
 from contextpilot_integrations.langchain.retriever import ContextPilotRetriever
+from contextpilot_integrations.langchain.rewriter import ContextPilotRewriter
+from contextpilot_integrations.langchain.runs import ObservedRun
 from contextpilot_integrations.langchain.scheduled import arun_scheduled, run_scheduled
 from contextpilot_integrations.langchain.usage import read_usage
 
 __all__ = [
     "ContextPilotAligner",
+    "ContextPilotCallbackHandler",
     "ContextPilotRetriever",
+    "ContextPilotRewriter",
+    "ObservedRun",
     "PlanMetadata",
     "arun_scheduled",
     "format_context",

@@ -7,9 +7,10 @@ on their way to the prompt.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, TypedDict, TypeVar, cast
 
 from langchain_core.documents import Document
@@ -39,6 +40,9 @@ class PlanMetadata(TypedDict):
         rank: The document's place among those retrieved, counted from 0, best first.
         position: Its place in the order to send, counted from 0.
         label: What its marker in the prompt shows.
+        digest: 32 hex digits that stand for its id and text.
+        shown_as: The location annotation that the prompt shows instead of its text, which the model can see
+            in an earlier message. None where the text is sent.
         request: Hex digits, equal on all documents that were planned together.
         outcome: What became of the request (`Outcome`).
         search_path: Where the request's node stands in the context index.
@@ -51,6 +55,8 @@ class PlanMetadata(TypedDict):
     rank: int
     position: int
     label: str
+    digest: str
+    shown_as: str | None
     request: str
     outcome: str
     search_path: list[int]
@@ -102,6 +108,7 @@ def planned_documents(
     *,
     order_template: str,
     schedule_position: int | None = None,
+    annotations: Mapping[int, str] = MappingProxyType({}),
 ) -> list[Document]:
     """Return copies of a request's documents in the order to send, each with the plan in its metadata.
 
@@ -111,6 +118,7 @@ def planned_documents(
         ranks: What to call the rank of each.
         order_template: The pilot's.
         schedule_position: The request's turn in its batch.
+        annotations: What the prompt shows instead of a document's text, by its place in the request.
     """
     relevance = sorted(zip(plan.ranks, plan.blocks, strict=True), key=lambda ranked: ranked[0])
     request = hashlib.blake2b(b"".join(block.digest for _, block in relevance), digest_size=8).hexdigest()
@@ -121,6 +129,8 @@ def planned_documents(
                 rank=ranks[place],
                 position=position,
                 label=block.label,
+                digest=block.digest.hex(),
+                shown_as=annotations.get(place),
                 request=request,
                 outcome=plan.outcome.value,
                 search_path=list(plan.search_path),

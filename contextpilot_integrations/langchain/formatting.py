@@ -18,7 +18,15 @@ __all__ = ["format_context", "format_documents", "order_annotation"]
 
 
 def _context(documents: Sequence[Document]) -> str:
-    return "\n\n".join(to_block(document).render() for document in documents)
+    return "\n\n".join(map(_shown, documents))
+
+
+def _shown(document: Document) -> str:
+    block, entry = to_block(document), plan_metadata(document)
+    # The annotation stands for the text that was planned; a step behind the pilot may have changed it.
+    if entry and entry["shown_as"] is not None and entry["digest"] == block.digest.hex():
+        return entry["shown_as"]
+    return block.render()
 
 
 def _annotation(documents: Sequence[Document]) -> str:
@@ -46,7 +54,10 @@ def _step(name: str, write: Callable[[Sequence[Document]], str]) -> RunnableLamb
 
 
 format_context = _step("format_context", _context)
-"""Writes documents in the order given, one paragraph each: a marker, then the text verbatim."""
+"""Writes documents in the order given, one paragraph each: a marker, then the text verbatim.
+
+A document whose text stands in an earlier message is written as the annotation that says so.
+"""
 
 order_annotation = _step("order_annotation", _annotation)
 """Tells the model the order of relevance, where the documents stand in another.

@@ -10,6 +10,12 @@ from typer.testing import CliRunner
 from contextpilot_integrations.cli import app
 
 CONTEXTS = [[2, 1, 3], [9, "9"], [2, 6, 1], [], [4, 1, 4, 0]]
+BODY = {
+    "model": "m",
+    "contextpilot": {"blocks": [{"id": "a", "text": "Alpha."}], "tenant": "acme"},
+    "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Alpha. Why?"}],
+    "temperature": 0,
+}
 
 
 def run(*args, stdin=None):
@@ -144,6 +150,96 @@ def test_analyze(trace):
     figures = json.loads(run("analyze", trace, "--json").stdout)
     assert (figures["requests"], figures["accesses"], figures["distinct_blocks"]) == (5, 11, 8)
     assert "bound_offline" in run("analyze", trace).stdout
+
+
+def call(path):
+    function = {"name": "read_file", "arguments": json.dumps({"path": path})}
+    return {"id": path, "type": "function", "function": function}
+
+
+class TestRewrite:
+    @pytest.fixture(autouse=True)
+    def needs_a_tokenizer(self):
+        pytest.importorskip("bpe_openai")
+
+    def test_a_body_keeps_its_fields_and_their_order(self, tmp_path):
+        (tmp_path / "in.jsonl").write_text(json.dumps(BODY) + "\n" + '{"messages": []}\n')
+        result = run("rewrite", tmp_path / "in.jsonl", "-o", tmp_path / "out.jsonl")
+        assert (result.exit_code, result.stdout) == (0, "")
+        sent, empty = lines(tmp_path / "out.jsonl")
+        assert [*sent] == [*BODY]
+        assert [*empty] == ["messages", "contextpilot"]
+        assert {**sent, "contextpilot": None} == {**BODY, "contextpilot": None}
+        assert sent["contextpilot"] == {
+            "tokens_before": 7,
+            "tokens_after": 7,
+            "blocks_replaced": 0,
+            "passages_replaced": 0,
+            "aligned": False,
+            "changes": [],
+        }
+
+    def test_what_stands_before_is_left_out_and_the_report_says_where(self):
+        text = "".join(
+            f"Clause {number} binds both parties to the clauses before it.\n" for number in range(9)
+        )
+        files = [
+            {"role": "user", "content": "Compare the files."},
+            {"role": "assistant", "content": None, "tool_calls": [call("a.txt"), call("b.txt")]},
+            {"role": "tool", "tool_call_id": "a.txt", "content": f"Contract A\n{text}"},
+            {"role": "tool", "tool_call_id": "b.txt", "content": f"Contract B\n{text}"},
+        ]
+        more = [{"role": "assistant", "content": "They agree."}, {"role": "user", "content": "Sure?"}]
+        given = "".join(json.dumps({"messages": messages}) + "\n" for messages in (files, files + more))
+        first, second = map(json.loads, run("rewrite", "-", "-o", "-", stdin=given).stdout.splitlines())
+        assert second["messages"][:4] == first["messages"]
+        report = first["contextpilot"]
+        assert report["tokens_after"] < report["tokens_before"]
+        assert (report["passages_replaced"], report["blocks_replaced"], report["aligned"]) == (1, 0, False)
+        [change] = report["changes"]
+        assert change["kind"] == "passage"
+
+        def shown(place):
+            return first["messages"][place["message"]]["content"][place["start"] : place["end"]]
+
+        assert shown(change["place"]).startswith("[lines 2-10 of a.txt, shown above")
+        assert shown(change["source"]) == text.rstrip()
+
+    def test_what_the_caller_knows_is_aligned(self):
+        blocks = [{"id": id, "text": f"All that is known of {id}."} for id in ("one", "two", "three")]
+
+        def body(*chosen):
+            known = [blocks[place] for place in chosen]
+            content = "\n\n".join([*(block["text"] for block in known), "Why?"])
+            messages = [{"role": "user", "content": content}]
+            return json.dumps({"messages": messages, "contextpilot": {"blocks": known}}) + "\n"
+
+        result = run("rewrite", "-", "-o", "-", stdin=body(0, 1) + body(1, 2, 0))
+        first, second = map(json.loads, result.stdout.splitlines())
+        assert (first["contextpilot"]["aligned"], second["contextpilot"]["aligned"]) == (False, True)
+        assert second["messages"][0]["content"].startswith(first["messages"][0]["content"][:-4])
+
+    def test_a_dash_is_standard_input_and_output(self):
+        sent = run("rewrite", "-", "-o", "-", stdin=json.dumps(BODY) + "\n").stdout
+        assert json.loads(sent)["messages"] == BODY["messages"]
+        assert run("rewrite", "-", "-o", "-", stdin=sent).stdout == sent
+
+    @pytest.mark.parametrize(
+        ("line", "reason"),
+        [
+            ("not json", "<stdin>:2: not JSON"),
+            ("[]", "<stdin>:2: not a JSON object"),
+            ("{}", '<stdin>:2: there is no "messages"'),
+            ('{"messages": [{"content": "x"}]}', '<stdin>:2: message 0 has no "role"'),
+            ('{"messages": [{"role": "user", "content": 7}]}', "<stdin>:2: the content of message 0 must be"),
+            ('{"messages": [], "contextpilot": {"blocks": [7]}}', '<stdin>:2: "blocks" must hold objects'),
+        ],
+    )
+    def test_bad_input_names_the_line_and_nothing_is_written(self, line, reason):
+        result = run("rewrite", "-", "-o", "-", stdin=json.dumps(BODY) + f"\n{line}\n")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert reason in result.stderr
+        assert result.stderr.count("\n") == 1
 
 
 class TestDemo:

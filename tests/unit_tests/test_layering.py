@@ -13,11 +13,12 @@ PACKAGE = Path(contextpilot_integrations.__file__).parent
 NAME = PACKAGE.name
 ADAPTERS = {"langchain", "llama_index", "mem0", "openai"}
 ECOSYSTEM = {
-    "langchain": {"langchain_core", "pydantic"},
+    "langchain": {"langchain", "langchain_core", "pydantic"},
     "openai": {"openai"},
 }
 BESIDE_ENGINES = {"httpx", "msgspec", "zmq"}
 EXTRAS = [
+    "langchain",
     "langchain_core",
     "langchain_openai",
     "openai",
@@ -97,6 +98,15 @@ def test_an_adapter_names_the_extra_to_install(adapter):
     )
     assert result.returncode != 0
     assert f'pip install "contextpilot-integrations[{adapter}]"' in result.stderr
+
+
+def test_middleware_for_agents_names_the_extra_to_install_and_nothing_else_needs_it():
+    result = run(
+        "import sys\nsys.modules['langchain'] = None\n"
+        f"import {NAME}.langchain\nprint('here')\nimport {NAME}.langchain.middleware\n"
+    )
+    assert result.stdout == "here\n"
+    assert 'pip install "contextpilot-integrations[langchain-agents]"' in result.stderr
 
 
 @pytest.mark.parametrize(("module", "needed"), [("kv_events", "msgspec"), ("subscriber", "zmq")])

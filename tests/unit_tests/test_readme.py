@@ -19,22 +19,32 @@ def test_the_code_runs_in_the_order_shown():
 
     class Retriever(BaseRetriever):
         def _get_relevant_documents(self, query, *, run_manager):
-            return [Document(id=number, page_content=f"text {number}") for number in query[:3]]
+            return [
+                Document(id=number, page_content=f"The text of page {number}. " * 5) for number in query[:3]
+            ]
 
     names = {
         "your_retriever": Retriever(),
         "your_model": FakeListChatModel(responses=["an answer"]),
+        "your_tools": [],
         "questions": ["214", "129", "578"],
         "question": "How much?",
     }
-    assert len(BLOCKS) == 5
-    for block in BLOCKS[:3]:
-        exec(block, names)
+    assert len(BLOCKS) == 8
+    exec(BLOCKS[0], names)
+    exec(BLOCKS[1], names)
     assert [answer.text for answer in names["answers"]] == ["an answer"] * 3
+    exec(BLOCKS[2], names)
+    assert [message.text.count("Please refer to [CB_") for message in names["messages"][::2]] == [0, 2, 0]
+    assert names["handler"].lost_texts == 0
+    pytest.importorskip("langchain")
+    exec(BLOCKS[3], names)
+    assert names["agent"].invoke({"messages": "How much?"})["messages"][-1].text == "an answer"
+    exec(BLOCKS[4], names)
     assert names["prompt"].startswith("[CB_2] The box")
 
     names["your_client"], sent = client()
-    exec(BLOCKS[3], names)
+    exec(BLOCKS[5], names)
     assert names["completion"].text == "an answer"
     assert [answer.text for answer in names["answers"]] == ["an answer"] * 2
     assert [body["messages"][1]["content"].rpartition("\n\n")[2] for body in sent] == [
@@ -43,7 +53,7 @@ def test_the_code_runs_in_the_order_shown():
         "How much?",
     ]
     pytest.importorskip("zmq")
-    exec(BLOCKS[4], names)
+    exec(BLOCKS[6], names)
     assert names["completion"].text == "an answer"
 
 

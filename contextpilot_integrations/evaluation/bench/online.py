@@ -9,6 +9,7 @@ from typing import Any
 
 from contextpilot_integrations.evaluation.bench.contexts import draw_contexts
 from contextpilot_integrations.evaluation.bench.process import Interpreter, MeasurementError, measure
+from contextpilot_integrations.evaluation.bench.quantiles import nearest_rank
 from contextpilot_integrations.evaluation.simulator import simulate
 
 __all__ = ["REQUESTS", "Latency", "OnlineFigures", "OnlineResult", "bench_online"]
@@ -163,10 +164,6 @@ def _figures(measured: dict[str, Any], drawn: Sequence[Sequence[int]], contexts:
 
 
 def _latency(nanoseconds: Sequence[int], stored: int) -> Latency:
-    times = sorted(nanoseconds[stored : stored + REQUESTS])
-
-    def within(share: float) -> float:
-        """The smallest time that so large a share of the requests takes at most (nearest rank)."""
-        return times[ceil(share * len(times)) - 1] / 1e6
-
-    return Latency(stored, len(times), within(0.5), within(0.99), times[-1] / 1e6)
+    times = nanoseconds[stored : stored + REQUESTS]
+    p50, p99, longest = (nearest_rank(times, share) / 1e6 for share in (0.5, 0.99, 1))
+    return Latency(stored, len(times), p50, p99, longest)

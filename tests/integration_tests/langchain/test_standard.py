@@ -24,3 +24,9 @@ class TestContextPilotRetriever(RetrieversIntegrationTests):
     @property
     def retriever_query_example(self):
         return "question"
+
+
+class TestContextPilotRetrieverInSessions(TestContextPilotRetriever):
+    @property
+    def retriever_constructor_params(self):
+        return {"retriever": Corpus(), "deduplicate": "session"}

@@ -13,6 +13,7 @@ from langchain_core.retrievers import BaseRetriever
 from contextpilot_integrations import ContextPilot
 from contextpilot_integrations.langchain import (
     ContextPilotAligner,
+    ContextPilotCallbackHandler,
     ContextPilotRetriever,
     format_documents,
     plan_metadata,
@@ -113,6 +114,17 @@ class LangChainRetriever(_LangChain):
         return await self._retriever(natives).ainvoke("question")
 
 
+class LangChainRetrieverInSession(LangChainRetriever):
+    """A session's first turn: nothing is in view."""
+
+    def _retriever(self, natives: list[Document]) -> Any:
+        retriever = super()._retriever(natives)
+        retriever.deduplicate = "session"
+        return retriever.with_config(
+            callbacks=[ContextPilotCallbackHandler()], configurable={"thread_id": "1"}
+        )
+
+
 class LangChainAligner(_LangChain):
     @property
     def aligner(self) -> ContextPilotAligner:
@@ -135,7 +147,7 @@ class LangChainAlignerBatch(LangChainAligner):
 
 @pytest.fixture(
     scope="session",
-    params=[LangChainRetriever, LangChainAligner, LangChainAlignerBatch],
+    params=[LangChainRetriever, LangChainRetrieverInSession, LangChainAligner, LangChainAlignerBatch],
     ids=lambda driver: driver.__name__,
 )
 def driver(request: pytest.FixtureRequest) -> type[Driver]:

@@ -80,6 +80,8 @@ class TestThePlanTravels:
             "rank": 2,
             "position": 0,
             "label": "d1",
+            "digest": to_block(documents[0]).digest.hex(),
+            "shown_as": None,
             "request": plan_metadata(documents[1])["request"],
             "outcome": "aligned",
             "search_path": [0],

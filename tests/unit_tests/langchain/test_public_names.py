@@ -11,7 +11,10 @@ def test_all_names_are_there_and_sorted():
     assert all(hasattr(package, name) for name in package.__all__)
     assert package.__all__ == [
         "ContextPilotAligner",
+        "ContextPilotCallbackHandler",
         "ContextPilotRetriever",
+        "ContextPilotRewriter",
+        "ObservedRun",
         "PlanMetadata",
         "arun_scheduled",
         "format_context",
