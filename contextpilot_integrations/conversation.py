@@ -59,8 +59,9 @@ def rewrite(
         messages: The whole list as OpenAI's API takes it; it and they stay as they are.
         pilot: Who aligns, and remembers what was sent. None: a new one, which has nothing to align with.
         namespace: Whose cache they meet. Its preamble is what stands before the first message: the tools.
-        blocks: Context blocks whose texts stand verbatim in the messages after the last answer, where the
-            caller knows them; others are recognised by their form.
+        blocks: Context blocks whose texts stand verbatim in the messages after the last answer, or in any
+            tool's result, where the caller knows them; others are recognised by their form. Give those of
+            results each time, for then what is left out does not depend on what is remembered.
         request_id: The id under which the engine may report the request's eviction.
 
     Raises:
@@ -173,7 +174,8 @@ class _Rewriter:
         decided = memory.decided(turn.key)
         if decided is not None and decided.blocks is not None:
             return decided.blocks, decided.order
-        known = self._known if turn.is_new else ()
+        # Also in tools' earlier results, so that who remembers nothing of them leaves out the same.
+        known = self._known if turn.is_new or turn.is_data else ()
         blocks = find_message_blocks(
             turn.message,
             texts,

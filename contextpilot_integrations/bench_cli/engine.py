@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from enum import StrEnum
 from typing import Annotated
@@ -17,7 +18,7 @@ from contextpilot_integrations.evaluation.bench.engine_requests import engine_re
 from contextpilot_integrations.evaluation.bench.engine_server import (
     GivenServer,
     OwnServer,
-    own_server,
+    own_servers,
     python_with_vllm,
 )
 from contextpilot_integrations.evaluation.bench.plots import check_picture, plot_engine
@@ -84,7 +85,9 @@ def engine(
 
     Compared request by request: time to first token, cached tokens and the time of the whole, each as a
     ratio with its 95 % interval, beside the largest ratio that the trace allows. Answers have one token.
-    Without --base-url, vLLM is started with a random-weight Llama of 28 M parameters.
+    With one request in flight the orders take turns, request by request, so that a machine that slows down
+    is as slow for all. Without --base-url, vLLM is started with a random-weight Llama of 28 M parameters,
+    then once for each order.
     """
     with measuring():
         if plot is not None:
@@ -93,34 +96,39 @@ def engine(
             raise ValueError("--base-url and --model go together")
         if base_url is not None and (python is not None or cache_share is not None):
             raise ValueError("--python and --cache-share are for the vLLM that is started without --base-url")
-        from contextpilot_integrations.evaluation.bench.engine import bench_engine, check_runs
+        from contextpilot_integrations.evaluation.bench.engine import (
+            bench_engine,
+            check_runs,
+            own_servers_needed,
+            pass_names,
+        )
 
         check_runs(sessions, repeats)
 
         asked = engine_requests(trace, blocks, requests=requests, max_chars=max_chars, overlap=not no_overlap)
         with ExitStack() as stack:
-            server: GivenServer | OwnServer
+            servers: Sequence[GivenServer | OwnServer]
             if base_url is None or model is None:
-                server = stack.enter_context(
-                    own_server(
+                servers = stack.enter_context(
+                    own_servers(
                         asked,
+                        number=own_servers_needed(sessions, events=events),
                         python=python_with_vllm(python),
                         cache_share=1.0 if cache_share is None else cache_share,
                     )
                 )
             else:
-                server = GivenServer(base_url, model)
-            bar = stack.enter_context(
-                tqdm(total=repeats * (3 if events else 2), desc="passes", leave=False, disable=None)
-            )
+                servers = [GivenServer(base_url, model)]
+            total = repeats * len(pass_names(events=events)) * len(asked)
+            bar = stack.enter_context(tqdm(total=total, desc="requests", leave=False, disable=None))
             result = bench_engine(
                 asked,
-                server,
+                servers,
                 mode=mode.value,
                 sessions=sessions,
                 repeats=repeats,
                 events=events,
-                on_measured=bar.update,
+                on_answered=bar.update,
             )
         if as_json:
             show(result.to_dict(), as_json)

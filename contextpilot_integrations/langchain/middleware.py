@@ -40,9 +40,10 @@ class ContextPilotMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     In what tools returned, and in retrieved blocks, text that stands in the messages before gives way to an
     annotation that says where. Only the request is rewritten, on each call: the agent's state, and so every
-    checkpoint, keeps the originals, ids and artifacts included. The messages alone decide what is left out,
-    line by line: no thread's id is needed, and whichever process goes on with a checkpoint sends what the
-    one before it sent. Only the order of a first message's blocks is remembered by the pilot.
+    checkpoint, keeps the originals. The messages alone decide what is left out: no thread's id is needed,
+    and whichever process goes on with a checkpoint sends what the one before it sent. Only the order of a
+    first message's blocks is remembered, by the pilot. Documents that a tool returned as its artifact
+    (``response_format="content_and_artifact"``) are the blocks of its text.
 
     Give it last, next to the model: middleware that trims or summarises has to come before it.
 

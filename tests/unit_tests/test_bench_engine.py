@@ -13,6 +13,7 @@ from contextpilot_integrations.evaluation.bench.engine_requests import (
     prompt_parts,
     without_overlap,
 )
+from contextpilot_integrations.evaluation.bench.engine_result import Sample
 from contextpilot_integrations.evaluation.bench.engine_server import GivenServer
 from contextpilot_integrations.evaluation.traces import TraceRequest
 
@@ -63,6 +64,32 @@ def test_what_two_prompts_may_share():
     assert prompt_parts(TraceRequest(0, 0, 0, None, ())) == {}
     [apart] = without_overlap([request])
     assert not prompt_parts(apart).keys() & {first, second}
+
+
+def test_the_turns_of_others_do_not_count(monkeypatch):
+    from contextpilot_integrations.evaluation.bench import engine_passes
+
+    now = 0.0
+    monkeypatch.setattr(engine_passes.time, "perf_counter", lambda: now)
+
+    class Pass:
+        """Plans, and then sends one request after another, the last one first."""
+
+        def __init__(self, planning, each):
+            self.planning, self.each = planning, each
+
+        def turns(self, requests):
+            nonlocal now
+            now += self.planning
+            for place in reversed(range(len(requests))):
+                now += self.each
+                yield place, Sample(ttft=self.each, cached_tokens=place)
+
+    answered = []
+    one, other = engine_passes.take_turns([Pass(0, 1), Pass(5, 10)], ["a", "b", "c"], answered.append)
+    assert one == ([Sample(ttft=1, cached_tokens=place) for place in range(3)], 3)
+    assert other == ([Sample(ttft=10, cached_tokens=place) for place in range(3)], 35)
+    assert answered == [1] * 6
 
 
 def test_no_two_passes_on_a_given_server_begin_alike():

@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from typing import Any, Literal
+from contextlib import ExitStack
+from itertools import cycle
+from typing import Literal
 
-import openai
-
-from contextpilot_integrations.engines.cache_follower import CacheFollower
+from contextpilot_integrations.evaluation.bench.engine_passes import cold_pass, take_turns
 from contextpilot_integrations.evaluation.bench.engine_requests import prompt_parts
 from contextpilot_integrations.evaluation.bench.engine_result import EnginePass, EngineResult, Sample
-from contextpilot_integrations.evaluation.bench.engine_server import ANSWER_TOKENS, GivenServer, OwnServer
+from contextpilot_integrations.evaluation.bench.engine_server import GivenServer, OwnServer
 from contextpilot_integrations.evaluation.bench.paired import bound_cached_tokens
 from contextpilot_integrations.evaluation.prompt import build_prompt
 from contextpilot_integrations.evaluation.traces import TraceRequest
-from contextpilot_integrations.openai import Completion, Completions
-from contextpilot_integrations.pilot import ContextPilot, estimate_tokens
 
-__all__ = ["bench_engine", "check_runs"]
+__all__ = ["bench_engine", "check_runs", "own_servers_needed", "pass_names"]
 
-_PARAMS: dict[str, Any] = {"max_tokens": ANSWER_TOKENS, "temperature": 0}
-_TIMEOUT = 600.0  # seconds
 _WARM_UP = 2  # requests
-_HEARD_WITHIN = 30.0  # seconds
 
 
 def bench_engine(
     requests: Sequence[TraceRequest],
-    server: OwnServer | GivenServer,
+    servers: Sequence[OwnServer | GivenServer],
     *,
     mode: Literal["offline", "online"] = "offline",
     sessions: int = 1,
     repeats: int = 1,
     events: bool = False,
-    on_measured: Callable[[], object] = lambda: None,
+    on_answered: Callable[[int], object] = lambda answered: None,
 ) -> EngineResult:
     """Send the same requests in passes that each start with a cold cache, and compare request by request.
 
@@ -46,19 +36,24 @@ def bench_engine(
     batch that goes out as scheduled ("offline"), or one by one as they arrive ("online"). Both write blocks
     alike, so that only their order and the order annotation differ.
 
-    There is a closed loop of ``sessions`` workers: each takes the next request when its own is answered.
-    In a batch of ours a request also waits for the one whose prefix it shares, as `Completions` does it.
-    What planning takes counts: online in each time to first token, offline in the seconds of the pass.
+    With one request in flight the passes run side by side and take turns, a request of each and then the
+    next of each, so that a machine whose speed drifts is as slow for one as for the other. With more they
+    run one after the other, each as a closed loop of ``sessions`` workers: each takes the next request when
+    its own is answered. In a batch of ours a request also waits for the one whose prefix it shares, as
+    `Completions` does it.
+
+    What planning takes counts: online in each time to first token, offline in the seconds of the pass. The
+    turns of other passes never count.
 
     Args:
         requests: What is asked, in arrival order.
-        server: Where. A cache of a known size is what the pilot's capacity is set to.
+        servers: Where: one that was given, or as many of our own as `own_servers_needed` says, all alike.
         mode: How ours is planned.
         sessions: How many requests are in flight.
         repeats: How often each pass is run. Which one goes first alternates.
         events: Whether to run ours once more, following the server's KV events; what it believes then ends
             where the cache does, so its capacity is left at the default.
-        on_measured: Called after each pass.
+        on_answered: Called with how many more requests have been answered.
 
     Raises:
         ValueError: If an argument is out of range, or the server's events cannot be followed.
@@ -66,27 +61,34 @@ def bench_engine(
         ImportError: If following events needs an extra that is not installed.
     """
     check_runs(sessions, repeats)
+    server = servers[0]
     if events and not isinstance(server, OwnServer):
         raise ValueError("--events follows the vLLM that this command starts; leave out --base-url")
-    names = ["original", "ours", *(["ours_events"] if events else [])]
+    needed = own_servers_needed(sessions, events=events) if isinstance(server, OwnServer) else 1
+    if len(servers) != needed:
+        raise ValueError(f"servers must be {needed}, not {len(servers)}: a cache for each pass under way")
+    names = pass_names(events=events)
     samples: dict[str, list[tuple[Sample, ...]]] = {name: [] for name in names}
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    with openai.OpenAI(
-        base_url=server.base_url,
-        api_key=os.environ.get("OPENAI_API_KEY", "none"),
-        max_retries=0,  # A retry would hide a failure in a time.
-        timeout=_TIMEOUT,
-    ) as client:
-        _warm_up(requests, server, client)
-        for repeat in range(repeats):
-            for name in names if repeat % 2 == 0 else reversed(names):
-                with _cold(name, requests, server, client) as (completions, system):
-                    start = time.perf_counter()
-                    measured = _ask(name, requests, completions, system, mode, sessions)
-                    seconds[name].append(time.perf_counter() - start)
-                samples[name].append(tuple(measured))
-                on_measured()
-    passes = tuple(EnginePass(name, tuple(samples[name]), tuple(seconds[name])) for name in names)
+    where = dict(zip(names, cycle(servers), strict=False))
+    for one in servers:
+        _warm_up(requests, one)
+    for repeat in range(repeats):
+        ordered = names if repeat % 2 == 0 else names[::-1]
+        for together in [ordered] if sessions == 1 else [(name,) for name in ordered]:
+            with ExitStack() as stack:
+                passes = [
+                    stack.enter_context(cold_pass(name, mode, requests, where[name])) for name in together
+                ]
+                if sessions == 1:
+                    measured = take_turns(passes, requests, on_answered)
+                else:
+                    measured = [passes[0].in_flight(requests, sessions)]
+                    on_answered(len(requests))
+            for name, (asked, took) in zip(together, measured, strict=True):
+                samples[name].append(tuple(asked))
+                seconds[name].append(took)
+    results = tuple(EnginePass(name, tuple(samples[name]), tuple(seconds[name])) for name in names)
     return EngineResult(
         mode=mode,
         sessions=sessions,
@@ -94,9 +96,19 @@ def bench_engine(
         model=server.model,
         cold_start=server.cold_start,
         cache_tokens=server.cache_tokens,
-        passes=passes,
-        bound=_bound(requests, server, passes[0], mode),
+        passes=results,
+        bound=_bound(requests, server, results[0], mode),
     )
+
+
+def pass_names(*, events: bool) -> tuple[str, ...]:
+    """Return the names of the passes, the original one first."""
+    return ("original", "ours", "ours_events") if events else ("original", "ours")
+
+
+def own_servers_needed(sessions: int, *, events: bool) -> int:
+    """Return how many servers of our own it takes: one for each pass that is under way at a time."""
+    return len(pass_names(events=events)) if sessions == 1 else 1
 
 
 def check_runs(sessions: int, repeats: int) -> None:
@@ -110,119 +122,11 @@ def check_runs(sessions: int, repeats: int) -> None:
             raise ValueError(f"{name} must be at least 1, not {value}")
 
 
-def _ask(
-    name: str,
-    requests: Sequence[TraceRequest],
-    completions: Completions,
-    system: str,
-    mode: str,
-    sessions: int,
-) -> list[Sample]:
-    """Run a pass; the samples stand in the order of the requests."""
-    if name != "original" and mode == "offline":
-        answers = completions.complete_batch(
-            [request.blocks for request in requests],
-            [request.query or "" for request in requests],
-            max_in_flight=sessions,
-            **_PARAMS,
-        )
-        return [_sample(answer) for answer in answers]
-
-    def ask(request: TraceRequest) -> Sample:
-        start = time.perf_counter()
-        try:
-            if name == "original":
-                answer = _ask_as_retrieved(request, completions, system)
-            else:
-                answer = completions.complete(request.blocks, request.query or "", **_PARAMS)
-        except Exception as error:
-            return Sample(error=f"{type(error).__name__}: {error}")
-        return _sample(answer, planning=time.perf_counter() - start - answer.duration)
-
-    with ThreadPoolExecutor(sessions) as workers:
-        return list(workers.map(ask, requests))
-
-
-def _ask_as_retrieved(request: TraceRequest, completions: Completions, system: str) -> Completion:
-    user = build_prompt(request.blocks, query=request.query, system="")
-    messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
-    return completions.complete(messages=messages, **_PARAMS)
-
-
-def _sample(answer: Completion, planning: float = 0.0) -> Sample:
-    if answer.error is not None or answer.ttft is None:
-        return Sample(error=f"{type(answer.error).__name__}: {answer.error}")
-    return Sample(
-        ttft=planning + answer.ttft,
-        duration=planning + answer.duration,
-        prompt_tokens=answer.usage.prompt_tokens,
-        cached_tokens=answer.usage.cached_tokens,
-    )
-
-
-@contextmanager
-def _cold(
-    name: str, requests: Sequence[TraceRequest], server: OwnServer | GivenServer, client: openai.OpenAI
-) -> Iterator[tuple[Completions, str]]:
-    """Make the server cold, and lend what sends a pass, with its system prompt; it answers."""
-    system = server.cold()
-    if name != "ours_events":
-        pilot = ContextPilot(capacity=_capacity(requests, server), on_error="raise")
-        completions = Completions(pilot, client, model=server.model, preamble=system)
-        _ping(completions, server)
-        yield completions, system
-        return
-    from contextpilot_integrations.engines.subscriber import KvEventSubscriber
-
-    assert isinstance(server, OwnServer)
-    pilot = ContextPilot(on_error="raise")
-    follower = CacheFollower(pilot)
-    vllm = server.vllm
-    with KvEventSubscriber(follower, vllm.events_endpoint, vllm.replay_endpoint, vllm.topic):
-        completions = Completions(pilot, client, model=server.model, preamble=system, follower=follower)
-        # vLLM tells of the reset only with the next page that it stores, and of all passes before to whoever
-        # is new. Told during the pass, it would empty an index that is right.
-        unique, deadline = secrets.token_hex(8), time.monotonic() + _HEARD_WITHIN
-        while not _ping(completions, server, unique).plan.expected_cached_tokens:
-            if time.monotonic() > deadline:
-                raise OSError(f"{vllm.events_endpoint}: vLLM publishes no events")
-            time.sleep(0.01)
-        yield completions, system
-
-
-def _capacity(requests: Sequence[TraceRequest], server: OwnServer | GivenServer) -> int:
-    """Return how many tokens of blocks the server's cache holds, as a pilot counts them.
-
-    A pilot estimates tokens and knows the blocks alone; so the cache is as large for it as the share of
-    the trace that it holds.
-    """
-    if not isinstance(server, OwnServer):
-        return 1_000_000
-    blocks = [block for request in requests for block in request.blocks]
-    estimated = sum(estimate_tokens(block.text) for block in blocks)
-    exact = sum(server.tokens[block] for block in blocks)
-    exact += sum(server.tokens.get(request.query, 0) for request in requests)
-    return max(1, round(server.cache_tokens * estimated / exact))
-
-
-def _ping(completions: Completions, server: OwnServer | GivenServer, text: str = "") -> Completion:
-    """Send a prompt of some pages, which no request begins like."""
-    content = f"{text} {'ping ' * 2 * server.page_tokens}"
-    try:
-        return completions.complete(messages=[{"role": "user", "content": content}], **_PARAMS)
-    except Exception as error:
-        raise OSError(f"{server.base_url}: {error}") from error
-
-
-def _warm_up(
-    requests: Sequence[TraceRequest], server: OwnServer | GivenServer, client: openai.OpenAI
-) -> None:
+def _warm_up(requests: Sequence[TraceRequest], server: OwnServer | GivenServer) -> None:
     """Send the longest prompts once, unmeasured: an engine's first ones take longer."""
     longest = sorted(requests, key=lambda request: -sum(len(block.text) for block in request.blocks))
-    with _cold("original", requests, server, client) as (completions, system):
-        for request in longest[:_WARM_UP]:
-            with suppress(Exception):  # If it fails again, the passes tell.
-                _ask_as_retrieved(request, completions, system)
+    with cold_pass("original", "online", requests, server) as warm_up:
+        warm_up.in_flight(longest[:_WARM_UP], sessions=1)  # If one fails again, the passes tell.
 
 
 def _bound(

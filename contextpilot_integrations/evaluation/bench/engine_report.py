@@ -19,9 +19,10 @@ def comparison_tables(result: EngineResult) -> list[Table]:
 
 def _passes(result: EngineResult) -> Table:
     cache = "" if result.cache_tokens is None else f", a cache of {result.cache_tokens:,} tokens"
+    turns = " The passes took turns, request by request." if result.took_turns else ""
     table = Table(
         title=f"{result.requests} requests, {result.mode}, {result.sessions} in flight{cache}",
-        caption=f"Model {result.model}. Each pass starts cold by {result.cold_start}.",
+        caption=f"Model {result.model}. Each pass starts cold by {result.cold_start}.{turns}",
     )
     table.add_column("")
     for one in result.passes:

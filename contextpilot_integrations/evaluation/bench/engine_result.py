@@ -40,7 +40,7 @@ class EnginePass:
     Attributes:
         name: "original", "ours" or "ours_events".
         samples: For each repeat one per request, in arrival order.
-        repeat_seconds: For each repeat, how long the whole of it took.
+        repeat_seconds: For each repeat, how long the whole of it took, without the turns of other passes.
     """
 
     name: str
@@ -130,7 +130,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class EngineResult:
-    """Passes over the same requests on one server.
+    """Passes over the same requests on servers that are alike.
 
     Attributes:
         mode: "offline" or "online".
@@ -158,6 +158,11 @@ class EngineResult:
         return len(self.passes[0].samples[0])
 
     @property
+    def took_turns(self) -> bool:
+        """Whether the passes ran side by side, with one request in flight in all."""
+        return self.sessions == 1
+
+    @property
     def tells_cached_tokens(self) -> bool:
         """Whether the server reports cached tokens at all."""
         return any(one.tells_cached_tokens for one in self.passes)
@@ -165,7 +170,7 @@ class EngineResult:
     @property
     def fit(self) -> PrefillFit | None:
         """The time to first token against uncached tokens, over all passes; None where it has no meaning."""
-        if self.sessions > 1 or not self.tells_cached_tokens:
+        if not self.took_turns or not self.tells_cached_tokens:
             return None
         samples = [s for one in self.passes for repeat in one.samples for s in repeat if s.error is None]
         uncached = [s.prompt_tokens - (s.cached_tokens or 0) for s in samples if s.prompt_tokens is not None]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from math import ceil
@@ -22,7 +22,7 @@ from contextpilot_integrations.evaluation.bench.process import MeasurementError
 from contextpilot_integrations.evaluation.traces import TraceRequest
 from contextpilot_integrations.evaluation.vllm_server import VLLMServer
 
-__all__ = ["GivenServer", "OwnServer", "own_server", "python_with_vllm"]
+__all__ = ["GivenServer", "OwnServer", "own_servers", "python_with_vllm"]
 
 SYSTEM_PROMPT = "Answer from the context."
 """Shorter than a page with all that the chat template adds, so that it is not what is found cached."""
@@ -34,6 +34,8 @@ _PAGE_TOKENS = 32
 # Tokens of the system prompt, and of what a chat template writes around the messages.
 _PREAMBLE_TOKENS = 64
 _MODEL = {"hidden_size": 512, "layers": 8}
+_TOKEN_BYTES = 2 * _MODEL["layers"] * _MODEL["hidden_size"] * 4  # Keys and values, as float32.
+_SERVER_BYTES = 2 * 2**30  # What a vLLM takes beside its cache.
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class OwnServer:
 
     vllm: VLLMServer
     tokens: Mapping[Hashable, int]
-    cold_start: str = "a reset of the prefix cache"
+    cold_start: str = "a reset of its own prefix cache"
 
     @property
     def base_url(self) -> str:
@@ -137,20 +139,22 @@ def python_with_vllm(python: str | None) -> str:
 
 
 @contextmanager
-def own_server(
-    requests: Sequence[TraceRequest], *, python: str, cache_share: float = 1.0
-) -> Iterator[OwnServer]:
+def own_servers(
+    requests: Sequence[TraceRequest], *, number: int, python: str, cache_share: float = 1.0
+) -> Iterator[list[OwnServer]]:
     """Start vLLM with a random-weight Llama of 28 M parameters, with a cache made to measure.
 
     Args:
         requests: What will be asked.
+        number: How many of them, all alike. One that is asked nothing takes next to no CPU time.
         python: An interpreter with vLLM.
         cache_share: The share of all tokens of the prompts in original order that the cache holds; 1 is
             room for all of them.
 
     Raises:
-        ValueError: If the share is out of range, or such a cache does not hold the longest prompt.
-        MeasurementError: If the model cannot be written, or the server does not start.
+        ValueError: If the share is out of range, such a cache does not hold the longest prompt, or the
+            machine has no memory for so many of them.
+        MeasurementError: If the model cannot be written, or a server does not start.
     """
     if not 0 < cache_share <= 1:
         raise ValueError(f"--cache-share must be above 0 and at most 1, not {cache_share:g}")
@@ -177,19 +181,45 @@ def own_server(
                 f"{(blocks - 1) * _PAGE_TOKENS:,} tokens, but the longest prompt has {longest:,}; "
                 "take more --requests, or a larger share"
             )
-        vllm = VLLMServer(
-            folder,
-            python=python,
-            blocks=blocks,
-            block_size=_PAGE_TOKENS,
-            max_model_len=longest,
+        _check_memory(number, blocks)
+        with ExitStack() as stack:
+            servers = []
+            for _ in range(number):
+                vllm = VLLMServer(
+                    folder, python=python, blocks=blocks, block_size=_PAGE_TOKENS, max_model_len=longest
+                )
+                try:
+                    stack.enter_context(vllm)
+                except (RuntimeError, TimeoutError) as error:
+                    raise MeasurementError(str(error)) from error
+                servers.append(OwnServer(vllm, tokens))
+            yield servers
+
+
+def _check_memory(servers: int, blocks: int) -> None:
+    """Make sure that the machine has the memory, as far as it tells.
+
+    Raises:
+        ValueError: If it has not.
+    """
+    needed = servers * (blocks * _PAGE_TOKENS * _TOKEN_BYTES + _SERVER_BYTES)
+    available = _available_memory()
+    if available is not None and needed > available:
+        each = "one vLLM" if servers == 1 else f"{servers} vLLMs, one for each pass,"
+        raise ValueError(
+            f"{each} would take {needed / 2**30:.1f} GiB of memory, but {available / 2**30:.1f} GiB are "
+            "available; take a smaller --cache-share, or fewer --requests"
         )
-        try:
-            vllm.start()
-        except (RuntimeError, TimeoutError) as error:
-            raise MeasurementError(str(error)) from error
-        with vllm:
-            yield OwnServer(vllm, tokens)
+
+
+def _available_memory() -> int | None:
+    """Return how many bytes can be had without swapping; None where the system does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return found[0] if found else None
 
 
 def _write_model(python: str, folder: str, texts: Sequence[str]) -> list[int]:

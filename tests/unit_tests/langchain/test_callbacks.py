@@ -173,6 +173,17 @@ class TestNothingStays:
         handler.on_chain_end({}, run_id=UUID(int=0))
         assert len(handler._runs) == 20
 
+    def test_runs_that_outlive_their_root(self, handler):
+        root, step, late = UUID(int=1), UUID(int=2), UUID(int=3)
+        handler.on_chain_start(None, {}, run_id=root)
+        handler.on_chain_start(None, {}, run_id=step, parent_run_id=root)
+        handler.on_chain_end({}, run_id=root)
+        assert is_empty(handler)
+        handler.on_chain_start(None, {}, run_id=late, parent_run_id=step)
+        handler.on_chain_end({}, run_id=step)
+        handler.on_chain_end({}, run_id=late)
+        assert is_empty(handler)
+
     def test_no_text_stays(self, chat, handler):
         chat.invoke({"question": "1 2", "history": []}, config(handler))
         assert "goes on for so long" not in repr(vars(handler)) + repr(handler._sessions._sessions)

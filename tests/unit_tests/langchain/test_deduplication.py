@@ -6,7 +6,7 @@ from operator import itemgetter
 
 import pytest
 from langchain_core.documents import Document
-from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.language_models import FakeListLLM, GenericFakeChatModel
 from langchain_core.load import dumps, loads
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
@@ -387,6 +387,14 @@ class TestNothingLost:
         assert BLOCKS["1"] in await chat.ask("15")
         assert await chat.ask("15") == prompt(REFERENCE.format("1"), REFERENCE.format("5"), "15")
 
+    async def test_what_never_reached_the_model_in_this_session(self, retriever, model, handler):
+        unread = ChatPromptTemplate.from_messages([MessagesPlaceholder("history"), ("human", "{question}")])
+        await Chat(conversation(retriever, model, unread), handler).ask("12")
+        chat = Chat(conversation(retriever, model), handler)
+        chat.history = [HumanMessage(f"Is this it?\n\n{BLOCKS['1']}"), AIMessage("It is.")]
+        assert BLOCKS["1"] in await chat.ask("12")
+        assert await chat.ask("1") == prompt(REFERENCE.format("1"), "1")
+
     async def test_one_id_with_two_texts(self, chat, monkeypatch):
         await chat.ask("1")
         monkeypatch.setitem(TEXTS, "1", TEXTS["1"].removesuffix(", insurance included."))
@@ -458,6 +466,13 @@ class TestWiring:
         await chat.ask("12")
         assert handler.observed[-1].session_id == "mine"
         assert await chat.ask("1") == prompt(REFERENCE.format("1"), "1")
+
+    async def test_a_model_that_takes_text(self, retriever, handler):
+        model = FakeListLLM(responses=["answer"]) | AIMessage
+        chat = Chat(conversation(retriever, model), handler)
+        await chat.ask("12")
+        assert await chat.ask("15") == prompt(REFERENCE.format("1"), "5", "15")
+        assert handler.lost_texts == 0
 
     async def test_the_retriever_called_in_a_function(self, retriever, model, handler):
         def found(given):

@@ -198,9 +198,9 @@ class TestWhatToolsReturn:
         assert [part["type"] for part in again] == ["text", "image_url", "text"]
         assert all(len(again[n]["text"]) < len(parts[n]["text"]) for n in (0, 2))
 
-    @pytest.mark.parametrize("asynchronous", [False, True])
-    async def test_documents_beside_the_text(self, asynchronous):
-        texts = [f"{FILES['c.txt']} Page {n}.\nThe second line of page {n} goes on." for n in range(4)]
+    @pytest.mark.parametrize("way", ["invoke", "ainvoke"])
+    async def test_documents_beside_the_text(self, way):
+        texts = [f"{FILES['c.txt']} Page {n}." for n in range(4)]
 
         class Finds(BaseRetriever):
             def _get_relevant_documents(self, query, *, run_manager):
@@ -208,22 +208,39 @@ class TestWhatToolsReturn:
 
         search = create_retriever_tool(Finds(), "search", "Search.", response_format="content_and_artifact")
         calls = [
-            AIMessage("", tool_calls=[{"name": "search", "args": {"query": q}, "id": q}])
-            for q in ("012", "13")
+            AIMessage("", tool_calls=[{"name": "search", "args": {"query": query}, "id": query}])
+            for query in ("012", "13", "023")
         ]
         agent, model = agent_and_model(*calls, tools=[search])
-        messages = await run(agent, "ainvoke" if asynchronous else "invoke")
-        second = [message for message in messages if isinstance(message, ToolMessage)][1]
-        assert second.content == f"{texts[1]}\n\n{texts[3]}"
-        assert [document.id for document in second.artifact] == ["1", "3"]
-        sent = model.heard[-1][-1]
-        assert sent.artifact == second.artifact
-        assert texts[1] not in sent.content
-        assert texts[3] in sent.content
-        assert_nothing_is_lost(model.heard[-1], second.content)
+        messages = await run(agent, way)
+        again, last = [message for message in messages if isinstance(message, ToolMessage)][1:]
+        assert again.content == f"{texts[1]}\n\n{texts[3]}"
+        assert [document.id for document in last.artifact] == ["0", "2", "3"]
+        assert model.heard[-1][-1].artifact == last.artifact
+        # Each is shorter than what is left out of text that is no known block.
+        one, two = (
+            "Please refer to 012 in the previous conversation.",
+            "Please refer to 13 in the previous conversation.",
+        )
+        assert results(model.heard[-1])[1:] == [f"{one}\n\n{texts[3]}", f"{one}\n\n{one}\n\n{two}"]
+        for before, after in pairwise(model.heard):
+            assert after[: len(before)] == before
+        # Who remembers nothing sends the same.
+        fresh, other = agent_and_model(*calls, tools=[search])
+        await run(fresh, way, {"messages": messages[:-1]})
+        assert results(other.heard[0]) == results(model.heard[-1])
 
 
 class TestTheMessagesDecide:
+    def test_what_stands_in_the_system_prompt(self):
+        model = Scripted(script=[reads("a.txt"), AIMessage("done")], heard=[])
+        middleware = [ContextPilotMiddleware()]
+        agent = create_agent(model, [read], system_prompt=f"Know this:\n\n{CONTRACT}", middleware=middleware)
+        agent.invoke(ASK)
+        system, *_, result = model.heard[-1]
+        assert system == SystemMessage(f"Know this:\n\n{CONTRACT}")
+        assert CONTRACT not in result.content
+
     def test_the_next_turn_of_a_thread(self):
         agent, model = agent_and_model(
             reads("a.txt"), AIMessage("Read."), reads("a.txt"), checkpointer=InMemorySaver()
