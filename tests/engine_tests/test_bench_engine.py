@@ -47,7 +47,7 @@ def test_ours_finds_more_cached_than_the_original_and_never_more_than_the_bound(
     result = bench_engine(requests, own(requests), mode=mode)
     original, ours = result.passes
     assert original.failed == ours.failed == 0
-    assert 1.5 * original.cached_tokens < ours.cached_tokens <= sum(result.bound)
+    assert 2 * original.cached_tokens < ours.cached_tokens <= sum(result.bound)
     assert original.cached_tokens <= sum(result.bound)
     # The annotation is all that ours has more.
     assert original.prompt_tokens < ours.prompt_tokens < 1.25 * original.prompt_tokens
