@@ -73,19 +73,22 @@ def _filled(range_: str, source: str, quote: str, template: str) -> str:
     return re.sub(r"\{(?:range|source|quote)\}", lambda place: parts[place[0]], template)
 
 
-def check_template(name: str, template: str, place: str) -> str:
+def check_template(name: str, template: str, place: str, *, one_line: bool = False) -> str:
     """Return the template.
 
     Args:
         name: The argument that it came by.
         template: The wording.
         place: What it must contain.
+        one_line: Whether it must not have several lines.
 
     Raises:
-        ValueError: If it has no such place.
+        ValueError: If it has no such place, or several lines where it must not.
     """
     if not isinstance(template, str) or place not in template:
         raise ValueError(f'{name} must be a str that contains "{place}"')
+    if one_line and len(template.splitlines()) > 1:
+        raise ValueError(f"{name} must be one line, since texts are compared line by line")
     return template
 
 

@@ -145,24 +145,24 @@ class _Rewriter:
 
     def _take_up(self, talk: Conversation, turn: _Turn, outgoing: Sequence[Message]) -> MessageTexts:
         """Take up a conversation's next message, and return the texts that change."""
-        given = texts_of(turn.message)
+        texts = given = texts_of(turn.message)
         blocks, order = self._decide(talk, turn, given, outgoing)
-        texts = dict(given)
         if order:
             annotation = self._order_annotation(blocks, texts)
             blocks, texts, edits = reorder(blocks, texts, order, annotation, turn.place)
             talk.edits += edits
+        _note(talk, turn, blocks, texts)
         name = _result_name(talk, turn.message) if turn.is_data else ""
         cuttable = turn.is_data or turn.role == "user"
+        sent: MessageTexts = {}
         for part, text in texts.items():
             pieces = segments(blocks, part, text, name=name, cuttable=cuttable, is_data=turn.is_data)
             whole = Segment(0, len(text), cuttable=True, name=name) if turn.is_data else None
-            texts[part], edits = talk.transcript.add(
+            sent[part], edits = talk.transcript.add(
                 text, pieces, turn.place, part, self._wording, whole=whole
             )
             talk.edits += edits
-        _note(talk, turn, blocks, given)
-        return {part: text for part, text in texts.items() if text != given[part]}
+        return {part: text for part, text in sent.items() if text != given[part]}
 
     def _decide(
         self, talk: Conversation, turn: _Turn, texts: MessageTexts, outgoing: Sequence[Message]

@@ -22,6 +22,7 @@ from contextpilot_integrations.annotation import (
     members_annotation,
     passage_annotation,
 )
+from contextpilot_integrations.block import MARKER_START
 from contextpilot_integrations.edits import Edit, EditKind, Place
 from contextpilot_integrations.json_members import JsonMembers, shown
 
@@ -84,7 +85,8 @@ class Segment:
 class _Section(NamedTuple):
     message: int
     part: int | None
-    source: str
+    name: str
+    beginning: str
     joint: str  # What stands between its pieces.
 
 
@@ -114,6 +116,8 @@ class Transcript:
     _lines: list[_Line] = field(default_factory=list)
     _anchors: dict[str, list[int]] = field(default_factory=dict)
     _wholes: dict[str, tuple[_Section, int]] = field(default_factory=dict)
+    _named: dict[str, str] = field(default_factory=dict)
+    _ambiguous: set[str] = field(default_factory=set)
     _stretches: int = 0
 
     def add(
@@ -139,6 +143,7 @@ class Transcript:
         Returns:
             The text as it goes out, and what was left out.
         """
+        self._note_names(text, segments)
         writer = _Writer(text, message, part)
         if whole is None or not self._give_way(whole, writer, wording):
             for segment in segments:
@@ -150,13 +155,28 @@ class Transcript:
             self._wholes.setdefault(text, (_section(whole, writer), 0))
         return "".join(writer.pieces), writer.edits
 
+    def _note_names(self, text: str, segments: Sequence[Segment]) -> None:
+        """Take note of what blocks are called; of one whose end is not known, what is shown of it."""
+        for segment in segments:
+            if segment.whole or segment.name.startswith(MARKER_START):
+                content = text[segment.start : segment.end]
+                first = self._named.setdefault(segment.name, content)
+                if not (first.startswith(content) or content.startswith(first)):
+                    self._ambiguous.add(segment.name)
+
+    def _source(self, section: _Section) -> str:
+        """Return what an annotation calls a section: a name that two texts had tells nothing."""
+        if section.name and section.name not in self._ambiguous:
+            return section.name
+        return f'the text that begins "{section.beginning}"'
+
     def _give_way(self, segment: Segment, writer: _Writer, wording: Wording) -> bool:
         """Leave out all of a segment, if it stands elsewhere as one and saying so is shorter."""
         content = writer.text[segment.start : segment.end]
         if not segment.cuttable or (known := self._wholes.get(content)) is None:
             return False
         section, start = known
-        annotation = _fitting(location_annotation(section.source, wording.location), segment)
+        annotation = _fitting(location_annotation(self._source(section), wording.location), segment)
         if wording.count(annotation) >= wording.count(content):
             return False
         source = Place(section.message, section.part, start, start + len(content))
@@ -296,7 +316,7 @@ class Transcript:
         members: JsonMembers | None,
     ) -> tuple[EditKind, str]:
         first, last = self._lines[run.source], self._lines[run.source + run.last - run.first]
-        source = first.section.source
+        source = self._source(first.section)
         if members is not None:
             quote = quoted(shown(lines[members.name(run.first)]), in_json=False)
             count = members.count(run.first, run.last)
@@ -358,9 +378,9 @@ def _line_spans(text: str, segment: Segment) -> Iterator[tuple[int, int]]:
 
 def _section(segment: Segment, writer: _Writer) -> _Section:
     content = writer.text[segment.start : segment.end]
-    source = segment.name or f'the text that begins "{quoted(content, in_json=segment.in_json)}"'
+    beginning = quoted(content, in_json=segment.in_json)
     joint = segment.joint or ("\\n" if segment.in_json else "\n")  # See _LINE_ENDS.
-    return _Section(writer.message, writer.part, source, joint)
+    return _Section(writer.message, writer.part, segment.name, beginning, joint)
 
 
 def quoted(text: str, *, in_json: bool) -> str:

@@ -53,7 +53,8 @@ class Edit:
         kind: What was changed.
         place: Where the new text stands once this edit and those before it are made.
         original: What stood there before.
-        source: Where the original stands in the messages that go out; None unless something was left out.
+        source: Where the text that was left out stands in the messages that go out, without the marker of a
+            block. None where nothing was.
     """
 
     kind: EditKind

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeAlias
@@ -20,7 +21,7 @@ __all__ = ["MessageBlocks", "MessageTexts", "find_message_blocks", "reorder", "s
 MessageTexts: TypeAlias = dict[int | None, str]
 """A message's texts by content part; under None where the content is one string."""
 
-_MIN_STRING = 20  # Characters from which a string in JSON is looked at: no annotation is shorter.
+_MIN_STRING = 8  # Characters from which a string in JSON is looked at.
 _MIN_PART = 80  # Characters from which a content part counts as a block of its own.
 _CLOSING = {Form.XML: re.compile(r"\s*</documents>"), Form.JSON: re.compile(r"\s*\]")}
 _MARKER = re.compile(rf"^({re.escape(MARKER_START)}[A-Za-z0-9_.-]+\]) ", re.MULTILINE)
@@ -89,15 +90,36 @@ def find_message_blocks(
     if not is_data and _is_one_block_per_part(message, texts):
         *parts, _question = texts
         return MessageBlocks(tuple((part, _whole_part(texts[part])) for part in parts), one_per_part=True)
-    return MessageBlocks(
-        tuple(
-            (part, group)
-            for part, text in texts.items()
-            for group in find_blocks(
-                text, known=known, shown=shown, whole_text_is_data=is_data, order_template=order_template
-            )
+    groups = tuple(
+        (part, group)
+        for part, text in texts.items()
+        for group in find_blocks(
+            text, known=known, shown=shown, whole_text_is_data=is_data, order_template=order_template
         )
     )
+    return MessageBlocks(groups if is_data else tuple(_as_often_as_known(groups, texts, known)))
+
+
+def _as_often_as_known(
+    groups: Iterable[tuple[int | None, Blocks]], texts: MessageTexts, known: Iterable[str]
+) -> Iterator[tuple[int | None, Blocks]]:
+    """Pass over known texts where they stand more often than they are known: someone quotes them there."""
+    groups, left = list(groups), Counter(known)
+    for part, group in groups:
+        if group.form is not Form.KNOWN:
+            left.subtract(found.text_in(texts[part]) for found in group.found)
+    for part, group in groups:
+        if group.form is not Form.KNOWN:
+            yield part, group
+            continue
+        found = []
+        for one in group.found:
+            text = one.text_in(texts[part])
+            if left[text] > 0:
+                found.append(one)
+            left[text] -= 1
+        if found:
+            yield part, replace(group, found=tuple(found))
 
 
 def reorder(
@@ -175,7 +197,8 @@ def segments(
 ) -> list[Segment]:
     """Divide a text into what may be pointed at, and what of that may be left out.
 
-    JSON of one line is left out by its members, other JSON inside its strings alone, so that it stays JSON.
+    JSON of one line is left out by its members, other JSON inside its strings alone, so that it stays JSON;
+    but a result that stands elsewhere as a whole gives way as a whole.
 
     Args:
         blocks: The message's blocks.
@@ -190,7 +213,8 @@ def segments(
             found.text_start,
             found.text_end,
             cuttable=cuttable,
-            name=found.name or name,
+            # A part of a result is not called as all of it is.
+            name=found.name or (name if found.end - found.start == len(text) else ""),
             whole=True,
             in_json=found.in_json,
             lead=found.text_start - found.start if group.form is Form.RENDERED else 0,

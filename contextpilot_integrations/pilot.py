@@ -104,8 +104,12 @@ class ContextPilot:
         self._slots = slots
         self._count = token_counter or estimate_tokens
         self._order_template = check_template("order_template", order_template, "{order}")
-        self._location_template = check_template("location_template", location_template, "{source}")
-        self._passage_template = check_template("passage_template", passage_template, "{range}")
+        self._location_template = check_template(
+            "location_template", location_template, "{source}", one_line=True
+        )
+        self._passage_template = check_template(
+            "passage_template", passage_template, "{range}", one_line=True
+        )
         self._max_displacement = max_displacement
         self._device = _checked_device(device)
         self._on_error = on_error

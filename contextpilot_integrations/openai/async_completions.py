@@ -15,7 +15,7 @@ from contextpilot_integrations.block import ContextBlock
 from contextpilot_integrations.engines.detection import Server
 from contextpilot_integrations.engines.engine import Engine
 from contextpilot_integrations.openai.completion import Completion
-from contextpilot_integrations.openai.exchange import Exchange
+from contextpilot_integrations.openai.exchange import Exchange, reading_chunks
 from contextpilot_integrations.openai.planner import Message, Planner
 from contextpilot_integrations.openai.retries import retry_delay
 from contextpilot_integrations.openai.streams import AsyncCompletionStream
@@ -171,10 +171,11 @@ class AsyncCompletions:
                     await self._track(exchange, server)
                     answer = await self._client.chat.completions.create(**arguments)
                     async with answer as chunks:
-                        async for chunk in chunks:
-                            if text := exchange.add(chunk):
-                                yield text
-                    exchange.end()
+                        with reading_chunks():
+                            async for chunk in chunks:
+                                if text := exchange.add(chunk):
+                                    yield text
+                    exchange.end(chunks.response.headers.get("content-type", ""))
                     return
                 except Exception as error:
                     delay = None if exchange.began else retry_delay(error, attempt)
@@ -199,9 +200,10 @@ class AsyncCompletions:
 
     async def _server(self, tenant: str) -> Server:
         async with self._detection:
-            if self._planner.server is not None:
-                return self._planner.server
+            if (known := self._planner.known_server(tenant)) is not None:
+                return known
             try:
-                return self._planner.recognise(await self._client.models.list(timeout=5.0))
+                timeout = self._planner.models_timeout(self._client.timeout)
+                return self._planner.recognise(await self._client.models.list(timeout=timeout))
             except Exception as error:
                 return self._planner.unrecognised(error, tenant)

@@ -17,7 +17,7 @@ from contextpilot_integrations.block import ContextBlock
 from contextpilot_integrations.engines.detection import Server
 from contextpilot_integrations.engines.engine import Engine
 from contextpilot_integrations.openai.completion import Completion
-from contextpilot_integrations.openai.exchange import Exchange
+from contextpilot_integrations.openai.exchange import Exchange, reading_chunks
 from contextpilot_integrations.openai.planner import Message, Planner
 from contextpilot_integrations.openai.retries import retry_delay
 from contextpilot_integrations.openai.streams import CompletionStream
@@ -119,9 +119,9 @@ class Completions:
         Raises:
             TypeError: If ``blocks`` holds anything but context blocks.
             ValueError: If there are both messages and a question, or nothing at all; while reading, if the
-                prompt is longer than the context window.
+                prompt is longer than the context window, or the server does not stream.
             openai.OpenAIError: While reading, as ``chat.completions.create`` does.
-            ConnectionError: While reading, if the answer breaks off.
+            ConnectionError: While reading, if the answer breaks off, or what comes is none.
         """
         exchange = self._planner.one(
             blocks, question, messages, rewrite, tenant, request_id, session_id, params
@@ -230,11 +230,11 @@ class Completions:
                     self._planner.check(exchange, server)
                     arguments = exchange.arguments(server)
                     self._track(exchange, server)
-                    with self._client.chat.completions.create(**arguments) as chunks:
+                    with self._client.chat.completions.create(**arguments) as chunks, reading_chunks():
                         for chunk in chunks:
                             if text := exchange.add(chunk):
                                 yield text
-                    exchange.end()
+                    exchange.end(chunks.response.headers.get("content-type", ""))
                     return
                 except Exception as error:
                     delay = None if exchange.began else retry_delay(error, attempt)
@@ -259,9 +259,10 @@ class Completions:
 
     def _server(self, tenant: str) -> Server:
         with self._detection:
-            if self._planner.server is not None:
-                return self._planner.server
+            if (known := self._planner.known_server(tenant)) is not None:
+                return known
             try:
-                return self._planner.recognise(self._client.models.list(timeout=5.0))
+                timeout = self._planner.models_timeout(self._client.timeout)
+                return self._planner.recognise(self._client.models.list(timeout=timeout))
             except Exception as error:
                 return self._planner.unrecognised(error, tenant)

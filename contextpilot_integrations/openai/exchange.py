@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from openai.types.chat import ChatCompletionChunk
@@ -14,7 +15,22 @@ from contextpilot_integrations.engines.usage import Usage, read_usage
 from contextpilot_integrations.openai.completion import Completion
 from contextpilot_integrations.plan import Plan
 
-__all__ = ["Exchange"]
+__all__ = ["Exchange", "reading_chunks"]
+
+
+@contextmanager
+def reading_chunks() -> Iterator[None]:
+    """Tell what could not be read as chunks of an answer.
+
+    Raises:
+        ConnectionError: Instead of whatever reading them raised.
+    """
+    try:
+        yield
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ConnectionError(
+            f"the server sent what is no chunk of a chat completion ({type(error).__name__})"
+        ) from error
 
 
 class Exchange:
@@ -100,25 +116,34 @@ class Exchange:
         if usage != Usage():
             self._usage = usage
         text = ""
-        for choice in chunk.choices:
-            said = any(value for name, value in choice.delta if name != "role")
+        for choice in chunk.choices or ():
+            said = choice.delta and any(value for name, value in choice.delta if name != "role")
             if (said or choice.finish_reason) and not self.began:
                 self.began = True
                 self._first_token = time.perf_counter()
                 self.on_first_token()
-            if choice.index == 0:
-                text += choice.delta.content or ""
+            if not choice.index:
+                text += (choice.delta and choice.delta.content) or ""
                 self._finish_reason = choice.finish_reason or self._finish_reason
         if text:
             self._texts.append(text)
         return text
 
-    def end(self) -> None:
+    def end(self, content_type: str) -> None:
         """Take note that the answer has ended.
 
+        Args:
+            content_type: Of the server's response.
+
         Raises:
+            ValueError: If it was no stream of events.
             ConnectionError: If the model had not stopped.
         """
+        if self._finish_reason is None and not self.began and "event-stream" not in content_type:
+            raise ValueError(
+                f"the server answered with {content_type or 'no content type'}, not with a stream of events; "
+                "does the client's base_url lead to an OpenAI-compatible API that streams?"
+            )
         if self._finish_reason is None:
             raise ConnectionError("the connection was closed before the answer had ended")
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
+
+import openai
 
 from contextpilot_integrations import conversation
 from contextpilot_integrations.block import ContextBlock
@@ -31,6 +34,7 @@ __all__ = ["Message", "Planner"]
 logger = logging.getLogger(__name__)
 
 _MOST_DOUBLINGS = 7
+_ASK_AGAIN_AFTER = 60.0  # seconds
 
 
 class Planner:
@@ -71,6 +75,7 @@ class Planner:
         self._lock = Lock()
         self._tells_cached_tokens = False
         self._said: set[str] = set()
+        self._ask_again = 0.0
         self._untracked = 0  # In a row.
         self._to_pass_over = 0
 
@@ -158,9 +163,23 @@ class Planner:
         """
         if not is_passing(error):
             return self.recognise(None)
+        if isinstance(error, openai.APITimeoutError):
+            # Waiting for the list of models again would hold up every request.
+            self._ask_again = time.monotonic() + _ASK_AGAIN_AFTER
         if tenant:
             raise error
         return Server(PLAIN, self._context_window)
+
+    def known_server(self, tenant: str) -> Server | None:
+        """Return what to take the server for without asking it; None where it is to be asked."""
+        if self.server is None and not tenant and time.monotonic() < self._ask_again:
+            return Server(PLAIN, self._context_window)
+        return self.server
+
+    def models_timeout(self, timeout: object) -> float:
+        """Return how many seconds to wait for the list of models, given how long the client waits."""
+        longest = 5.0
+        return min(longest, timeout) if isinstance(timeout, int | float) else longest
 
     def check(self, exchange: Exchange, server: Server) -> None:
         """Check a request right before it goes out.

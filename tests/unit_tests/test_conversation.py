@@ -355,6 +355,69 @@ def test_passages_are_left_out_of_another_block_too():
     )
 
 
+def json_array(texts, question):
+    rows = json.dumps([{"id": name, "text": text} for name, text in texts.items()])
+    return {"role": "user", "content": f"{rows}\n\n{question}"}
+
+
+def test_blocks_of_different_lengths_are_aligned_in_json():
+    texts = {
+        "a": "short\n" * 3,
+        "b": 'A "quoted" and much longer text.\n' * 9,
+        "c": "of middling length\n" * 5,
+    }
+    pilot = ContextPilot(on_error="raise")
+    rewrite([json_array(texts, "One?")], pilot=pilot)
+    messages = [json_array({name: texts[name] for name in "bac"}, "Two?")]
+    rewriting = rewrite(messages, pilot=pilot)
+    annotation = ORDER_TEMPLATE.replace("{order}", 'id "b" > id "a" > id "c"')
+    assert rewriting.messages == [json_array(texts, f"{annotation}\n\nTwo?")]
+    assert rewriting.restore() == messages
+
+
+def test_what_was_aligned_is_recognised_as_what_was_not():
+    pilot = ContextPilot(on_error="raise")
+    known = [*BLOCKS.values()]
+    rewrite([user(1, 2, 3, question="Who?")], pilot=pilot, blocks=known)
+    long = ContextBlock("long", "\n".join(f"A much longer text, line {n}." for n in range(40)))
+    text = "\n\n".join([*(block.render() for block in (BLOCKS[3], long, BLOCKS[1])), "Why?"])
+    first = [{"role": "user", "content": text}]
+    aligned = rewrite(first, pilot=pilot, blocks=[*known, long])
+    assert aligned.edits[0].kind is EditKind.ALIGNMENT
+    second = rewrite([*first, answer(), user(1, 3)], pilot=pilot).messages[2]["content"]
+    assert second.split("\n\n")[0] == "Please refer to [CB_1] in the previous conversation."
+    assert second.split("\n\n")[1] == "Please refer to [CB_3] in the previous conversation."
+
+
+@pytest.mark.parametrize("marked", ["[{}] {}", "[CB_{}] {}"], ids=["numbered", "rendered"])
+def test_a_name_that_two_texts_had_is_not_used(marked):
+    def message(*blocks):
+        texts = [marked.format(place, BLOCKS[n].text) for place, n in enumerate(blocks, 1)]
+        return {"role": "user", "content": "\n\n".join([*texts, "What now?"])}
+
+    *_, second = sent([message(1, 2), answer(), message(3, 1, 2)])
+    assert 'Please refer to the text that begins "Chapter 1, sentence 0: something that is" in' in second
+    assert "refer to [" not in second
+
+
+def test_a_block_in_a_result_is_not_called_as_the_whole_result():
+    def results(*blocks):
+        return json.dumps([{"text": BLOCKS[n].text} for n in blocks])
+
+    messages = [call("bikes"), result("bikes", results(1, 2)), call("boats"), result("boats", results(3, 2))]
+    *_, second = sent(messages)
+    assert json.loads(second)[1]["text"] == (
+        'Please refer to the text that begins "Chapter 2, sentence 0: something that is" in the previous '
+        "conversation."
+    )
+
+
+def test_a_known_text_that_the_user_pastes_again_stays():
+    pasted = f"Is this, which my lawyer sent me, identical?\n\n{BLOCKS[1].text}"
+    *_, second = sent([user(1), answer(), user(1, question=pasted)], blocks=[BLOCKS[1]])
+    assert second == f"Please refer to [CB_1] in the previous conversation.\n\n{pasted}"
+
+
 def test_a_picture_between_two_texts_keeps_its_place():
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     parts = [{"type": "text", "text": BLOCKS[1].text}, picture, {"type": "text", "text": BLOCKS[2].text}]

@@ -34,6 +34,8 @@ class Weather:
         deltas: The answer, a chunk each.
         wait: Seconds before the first token, in which a client that does not wait sends more.
         after: The question that has to arrive before the first token; it is waited for 10 seconds at most.
+        body: What is sent instead of an answer, if anything is.
+        content_type: Of that.
     """
 
     status: int = 200
@@ -51,6 +53,8 @@ class Weather:
     deltas: tuple[dict[str, str], ...] = ({"content": "An "}, {"content": "answer."})
     wait: float = 0.0
     after: str = ""
+    body: bytes = b""
+    content_type: str = "text/event-stream"
 
 
 class FakeEngine(ThreadingHTTPServer):
@@ -135,6 +139,10 @@ class Handler(BaseHTTPRequestHandler):
             engine.note("ended", question)
             self.answer(weather.status, {"error": {"message": "bad weather"}}, weather.headers)
             return
+        if weather.body:
+            engine.note("ended", question)
+            self.send(200, weather.body, {"Content-Type": weather.content_type})
+            return
         threading.Event().wait(weather.wait)
         if weather.after:
             with engine.arrived:
@@ -176,11 +184,12 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data) if self.chunked else data)
 
     def answer(self, status, body, headers=()):
-        data = json.dumps(body).encode()
+        self.send(status, json.dumps(body).encode(), {**dict(headers), "Content-Type": "application/json"})
+
+    def send(self, status, data, headers):
         self.send_response(status)
-        for name, value in dict(headers).items():
+        for name, value in headers.items():
             self.send_header(name, value)
-        self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)

@@ -1,6 +1,7 @@
 """Single requests: what goes out, what comes back, and what is done about it in bad weather."""
 
 import asyncio
+import json
 import logging
 import socket
 from types import SimpleNamespace
@@ -300,6 +301,31 @@ class TestBadWeather:
         with pytest.raises(openai.BadRequestError):
             await connect(engine).complete(blocks("oak"), "Which?")
         assert expected_cached(pilot, engine, blocks("oak")) == 0
+
+    @pytest.mark.parametrize(
+        "data",
+        [b"{}", b"5", b"{broken", b"\xff", b'{"choices": [{"index": 0, "delta": {"content": 5}}]}'],
+    )
+    async def test_events_that_are_no_chunks(self, connect, engine, weather, data):
+        engine.weather["Why?"] = [weather(body=b"data: " + data + b"\n\n")] * 3
+        with pytest.raises(ConnectionError):
+            await connect(engine).complete(question="Why?")
+
+    async def test_a_last_chunk_without_delta(self, connect, engine, weather):
+        chunks = [
+            {"choices": [{"index": None, "delta": {"content": "Yes."}}]},
+            {"choices": [{"index": 0, "finish_reason": "stop"}]},
+        ]
+        body = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks)
+        engine.weather["Why?"] = [weather(body=body)]
+        completion = await connect(engine).complete(question="Why?")
+        assert (completion.text, completion.finish_reason) == ("Yes.", "stop")
+
+    async def test_a_page_instead_of_a_stream(self, connect, engine, weather):
+        engine.weather["Why?"] = [weather(body=b"<html>log in</html>", content_type="text/html")]
+        with pytest.raises(ValueError, match="answered with text/html, not with a stream of events"):
+            await connect(engine).complete(question="Why?")
+        assert len(engine.bodies) == 1
 
     async def test_a_server_that_is_down(self, connect, pilot, blocks):
         with socket.socket() as taken:

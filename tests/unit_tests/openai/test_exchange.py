@@ -53,7 +53,7 @@ def test_the_first_choice_is_the_text(exchange):
     exchange.add(chunk({"content": "another"}, "stop", index=1))
     assert exchange.completion.text == "one"
     with pytest.raises(ConnectionError, match="before the answer had ended"):
-        exchange.end()
+        exchange.end("text/event-stream")
     exchange.add(chunk({}, "length"))
-    exchange.end()
+    exchange.end("text/event-stream")
     assert exchange.completion.finish_reason == "length"
