@@ -54,5 +54,4 @@ def identify(models: Iterable[object], model: str) -> Server:
 
 
 def _window(card: object) -> int | None:
-    length = get_count(card, "max_model_len")
-    return get_count(get_field(card, "meta"), "n_ctx") if length is None else length
+    return get_count(card, "max_model_len") or get_count(get_field(card, "meta"), "n_ctx") or None

@@ -16,6 +16,6 @@ def get_field(holder: object, name: str) -> Any:
 
 
 def get_count(holder: object, name: str) -> int | None:
-    """Return a field's value if it is an integer, else None: unknown is not zero."""
+    """Return a field's value if it is an integer that can count, else None: unknown is not zero."""
     value = get_field(holder, name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

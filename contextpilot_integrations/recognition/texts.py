@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable
 
 from contextpilot_integrations.recognition.blocks import Blocks
@@ -19,7 +20,8 @@ class Texts:
     """
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
-        self._by_first_line: dict[tuple[str, str], list[str]] = {}
+        self._by_first_line: dict[tuple[str, str], list[str]] = {}  # The longest first.
+        self._known: set[tuple[str, str]] = set()
         for text in texts:
             self.add(text)
 
@@ -33,11 +35,10 @@ class Texts:
             text: The text, not escaped.
             name: Found under this name only.
         """
-        if text.strip():
+        if text.strip() and (name, text) not in self._known:
+            self._known.add((name, text))
             alike = self._by_first_line.setdefault((name, _line_at(text, 0)), [])
-            if text not in alike:
-                alike.append(text)
-                alike.sort(key=len, reverse=True)
+            insort(alike, text, key=lambda known: -len(known))
 
     def add_shown(self, text: str, blocks: Iterable[Blocks]) -> None:
         """Add the texts of all blocks that were found in a text and have a name."""
