@@ -116,7 +116,7 @@ class Transcript:
     _lines: list[_Line] = field(default_factory=list)
     _anchors: dict[str, list[int]] = field(default_factory=dict)
     _wholes: dict[str, tuple[_Section, int]] = field(default_factory=dict)
-    _named: dict[str, str] = field(default_factory=dict)
+    _named: dict[str, tuple[str, bool]] = field(default_factory=dict)
     _ambiguous: set[str] = field(default_factory=set)
     _stretches: int = 0
 
@@ -156,13 +156,23 @@ class Transcript:
         return "".join(writer.pieces), writer.edits
 
     def _note_names(self, text: str, segments: Sequence[Segment]) -> None:
-        """Take note of what blocks are called; of one whose end is not known, what is shown of it."""
+        """Take note of what blocks are called.
+
+        Behind one whose end is not known a question may stand, so of two such only the first line counts.
+        """
         for segment in segments:
-            if segment.whole or segment.name.startswith(MARKER_START):
-                content = text[segment.start : segment.end]
-                first = self._named.setdefault(segment.name, content)
-                if not (first.startswith(content) or content.startswith(first)):
-                    self._ambiguous.add(segment.name)
+            if not (segment.whole or segment.name.startswith(MARKER_START)):
+                continue
+            content = text[segment.start : segment.end].strip()
+            known, is_whole = self._named.setdefault(segment.name, (content, segment.whole))
+            if segment.whole and is_whole:
+                same = content == known
+            elif segment.whole or is_whole:
+                same = (known if segment.whole else content).startswith(content if segment.whole else known)
+            else:
+                same = content.partition("\n")[0] == known.partition("\n")[0]
+            if not same:
+                self._ambiguous.add(segment.name)
 
     def _source(self, section: _Section) -> str:
         """Return what an annotation calls a section: a name that two texts had tells nothing."""
@@ -415,5 +425,5 @@ def _look_alike(*templates: str) -> re.Pattern[str]:
     ranges = r"(?:lines? [0-9]+(?:-[0-9]+)?|[0-9]+ items?)"
     patterns = [re.sub(r"\\\{(?:source|quote)\\\}", ".+", re.escape(form)) for form in forms]
     either = "|".join(pattern.replace(r"\{range\}", ranges) for pattern in patterns)
-    # In JSON that is taken apart by its members it is one of them.
-    return re.compile(rf'(?:(?:"\.\.\.": )?")?(?:{either})"?')
+    # In JSON that is taken apart by its members it is one of them, or all of a string that had lines.
+    return re.compile(rf'(?:(?:"(?:[^"\\]|\\.)*+": ?)?")?(?:{either})"?')

@@ -69,4 +69,4 @@ def ends_line(text: str, place: int) -> bool:
 
 def _line_at(text: str, place: int) -> str:
     end = text.find("\n", place)
-    return (text[place:] if end < 0 else text[place:end]).removesuffix("\r")
+    return (text[place:] if end < 0 else text[place:end]).rstrip("\r")

@@ -277,6 +277,15 @@ def test_json_in_another_style_stays():
     assert sent([call("x"), *(result("x", text) for text in texts)])[1:] == texts
 
 
+def test_json_that_lost_lines_is_no_whole_to_point_at():
+    text = "\n".join(FILE.split("\n")[:9])
+    pretty, compact = (json.dumps({"path": "a", "content": text}, indent=indent) for indent in (2, None))
+    messages = [call("a"), result("a", pretty), call("a", "a"), result("a", compact), result("a", compact, 1)]
+    rewriting = rewrite(messages)
+    assert rewriting.messages[3]["content"] == rewriting.messages[4]["content"] != compact
+    assert rewrite(rewriting.messages).edits == ()
+
+
 def test_line_numbers_in_front_of_every_line():
     numbered = "\n".join(f"{n:6}\t{line}" for n, line in enumerate(FILE.split("\n"), 1))
     moved = "\n".join(f"{n:6}\t{line}" for n, line in enumerate(FILE.split("\n"), 2))

@@ -26,6 +26,8 @@ from langgraph.graph import MessagesState, StateGraph
 from pydantic import Field
 
 from contextpilot_integrations import ContextPilot, Namespace, Outcome
+from contextpilot_integrations.annotation import LOCATION_TEMPLATE
+from contextpilot_integrations.deduplication import quoted
 from contextpilot_integrations.langchain import (
     ContextPilotCallbackHandler,
     ContextPilotRetriever,
@@ -200,7 +202,7 @@ class TestWhatToolsReturn:
 
     @pytest.mark.parametrize("way", ["invoke", "ainvoke"])
     async def test_documents_beside_the_text(self, way):
-        texts = [f"{FILES['c.txt']} Page {n}." for n in range(4)]
+        texts = [f"Page {n}. {FILES['c.txt']} Nothing of the other kind, either." for n in range(4)]
 
         class Finds(BaseRetriever):
             def _get_relevant_documents(self, query, *, run_manager):
@@ -218,11 +220,11 @@ class TestWhatToolsReturn:
         assert [document.id for document in last.artifact] == ["0", "2", "3"]
         assert model.heard[-1][-1].artifact == last.artifact
         # Each is shorter than what is left out of text that is no known block.
-        one, two = (
-            "Please refer to 012 in the previous conversation.",
-            "Please refer to 13 in the previous conversation.",
+        zero, one, two, three = (
+            LOCATION_TEMPLATE.replace("{source}", f'the text that begins "{quoted(text, in_json=False)}"')
+            for text in texts
         )
-        assert results(model.heard[-1])[1:] == [f"{one}\n\n{texts[3]}", f"{one}\n\n{one}\n\n{two}"]
+        assert results(model.heard[-1])[1:] == [f"{one}\n\n{texts[3]}", f"{zero}\n\n{two}\n\n{three}"]
         for before, after in pairwise(model.heard):
             assert after[: len(before)] == before
         # Who remembers nothing sends the same.
