@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from contextpilot_integrations.block import MARKER_START, ContextBlock
 from contextpilot_integrations.conversation_memory import Conversation, Decision, frozen
-from contextpilot_integrations.deduplication import Segment, Wording, quoted
+from contextpilot_integrations.deduplication import Segment
 from contextpilot_integrations.edits import Message, Rewriting, with_text
 from contextpilot_integrations.message_blocks import (
     MessageBlocks,
@@ -32,6 +32,7 @@ from contextpilot_integrations.namespace import Namespace
 from contextpilot_integrations.pilot import ContextPilot, estimate_tokens
 from contextpilot_integrations.plan import Outcome, Plan
 from contextpilot_integrations.recognition import Found
+from contextpilot_integrations.wording import Wording, quoted
 
 __all__ = ["rewrite"]
 
@@ -50,10 +51,12 @@ def rewrite(
 
     In tool messages, and in blocks that are recognised in the user's, text that stands verbatim before them
     gives way to an annotation that says where. System and assistant messages and the user's own words are
-    never cut. Of a first message the blocks are aligned, and the order of relevance is added behind them.
+    never cut. Of a first message, be it the system's, the blocks are aligned, and the order of relevance is
+    added behind them.
 
-    The first messages of a conversation are rewritten alike whether more follow or not, and rewriting what
-    was rewritten changes nothing.
+    The first messages of a conversation are rewritten alike whether more follow or not. Rewriting what was
+    rewritten by the same pilot changes nothing where blocks are recognised by their form; of those that only
+    ``blocks`` told, a pilot that forgot them sees less in what is left of their texts.
 
     Args:
         messages: The whole list as OpenAI's API takes it; it and they stay as they are.

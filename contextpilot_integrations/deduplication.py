@@ -9,12 +9,9 @@ that was itself left out. JSON of one line is taken apart by its members instead
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import NamedTuple
 
 from contextpilot_integrations.annotation import (
@@ -25,8 +22,10 @@ from contextpilot_integrations.annotation import (
 from contextpilot_integrations.block import MARKER_START
 from contextpilot_integrations.edits import Edit, EditKind, Place
 from contextpilot_integrations.json_members import JsonMembers, shown
+from contextpilot_integrations.recognition import escape
+from contextpilot_integrations.wording import Wording, is_like_annotation, quoted
 
-__all__ = ["MIN_RUN_TOKENS", "Segment", "Transcript", "Wording", "is_like_annotation", "quoted"]
+__all__ = ["MIN_RUN_TOKENS", "Segment", "Transcript"]
 
 MIN_RUN_TOKENS = 64
 """What a run must be worth to be left out, where an annotation costs about 25 tokens. The run alone decides,
@@ -37,24 +36,7 @@ over overlapping passages 32 saved 51.5 % of all tokens by 1,673 passages, 64 sa
 _LINE_ENDS = {"\n", "\\n"}
 _MIN_ANCHOR = 8  # Characters: a brace does not lead to a run, but may lie within one.
 _MAX_CANDIDATES = 16
-_MAX_QUOTE = 40  # Characters.
-_MAX_ANNOTATION = 1_000  # Characters beside the wording: a name, a quote, and their escapes.
 _JSON_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Wording:
-    """How the annotations are worded, and what they cost.
-
-    Attributes:
-        location: For a block.
-        passage: For a passage.
-        count: Counts the tokens of a text.
-    """
-
-    location: str
-    passage: str
-    count: Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,10 +357,10 @@ class _Writer:
 def _line_spans(text: str, segment: Segment) -> Iterator[tuple[int, int]]:
     start = segment.start
     if segment.in_json:
-        for escape in _JSON_ESCAPE.finditer(text, segment.start, segment.end):
-            if escape[1] == "n":
-                yield start, escape.start()
-                start = escape.end()
+        for escaped in _JSON_ESCAPE.finditer(text, segment.start, segment.end):
+            if escaped[1] == "n":
+                yield start, escaped.start()
+                start = escaped.end()
     else:
         while (end := text.find("\n", start, segment.end)) >= 0:
             yield start, end
@@ -393,37 +375,5 @@ def _section(segment: Segment, writer: _Writer) -> _Section:
     return _Section(writer.message, writer.part, segment.name, beginning, joint)
 
 
-def quoted(text: str, *, in_json: bool) -> str:
-    """Return how a text begins: whole words of its first line, if there are any that are short enough."""
-    line = text.lstrip().partition("\\n" if in_json else "\n")[0]
-    if in_json:
-        with suppress(ValueError):
-            line = json.loads(f'"{line}"', strict=False)
-    line = next(iter(line.strip().splitlines()), "")
-    if len(line) <= _MAX_QUOTE:
-        return line
-    start = line[: _MAX_QUOTE + 1]
-    return start[: start.rfind(" ")].rstrip() if " " in start else start[:_MAX_QUOTE]
-
-
 def _fitting(annotation: str, segment: Segment) -> str:
-    return json.dumps(annotation, ensure_ascii=False)[1:-1] if segment.in_json else annotation
-
-
-def is_like_annotation(line: str, wording: Wording) -> bool:
-    """Tell whether a line could be one of our annotations, whoever wrote it.
-
-    It stays as it is, and nothing points at it: so rewriting twice is rewriting once.
-    """
-    longest = _MAX_ANNOTATION + len(wording.location) + len(wording.passage)
-    return len(line) <= longest and _look_alike(wording.location, wording.passage).fullmatch(line) is not None
-
-
-@lru_cache(maxsize=64)
-def _look_alike(*templates: str) -> re.Pattern[str]:
-    forms = [form for t in templates for form in (t, json.dumps(t, ensure_ascii=False)[1:-1])]
-    ranges = r"(?:lines? [0-9]+(?:-[0-9]+)?|[0-9]+ items?)"
-    patterns = [re.sub(r"\\\{(?:source|quote)\\\}", ".+", re.escape(form)) for form in forms]
-    either = "|".join(pattern.replace(r"\{range\}", ranges) for pattern in patterns)
-    # In JSON that is taken apart by its members it is one of them, or all of a string that had lines.
-    return re.compile(rf'(?:(?:"(?:[^"\\]|\\.)*+": ?)?")?(?:{either})"?')
+    return escape(annotation) if segment.in_json else annotation

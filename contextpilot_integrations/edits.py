@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from contextpilot_integrations.plan import Plan
 
-__all__ = ["Edit", "EditKind", "Message", "Place", "Rewriting", "restore"]
+__all__ = ["Edit", "EditKind", "Message", "Place", "Rewriting", "restore", "text_at", "with_text"]
 
 Message: TypeAlias = Mapping[str, Any]
 """A chat message as OpenAI's API has it: a role, a content of text or parts, perhaps tool calls."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from contextpilot_integrations.block import MARKER_START
 from contextpilot_integrations.deduplication import Segment
 from contextpilot_integrations.edits import Edit, EditKind, Message, Place
 from contextpilot_integrations.json_members import joint_of
-from contextpilot_integrations.recognition import Blocks, Form, Found, Texts, find_blocks
+from contextpilot_integrations.recognition import Blocks, Form, Found, Texts, find_blocks, is_json
 
 __all__ = ["MessageBlocks", "MessageTexts", "find_message_blocks", "reorder", "segments", "texts_of"]
 
@@ -223,10 +222,10 @@ def segments(
         if at == part
         for found in group.found
     ]
-    is_json = is_data and _is_json(text)
-    if is_json and not inner and (joint := joint_of(text)):
+    data_in_json = is_data and text.lstrip().startswith(("{", "[", '"')) and is_json(text)
+    if data_in_json and not inner and (joint := joint_of(text)):
         return [Segment(0, len(text), cuttable=cuttable, name=name, joint=joint)]
-    if is_json:
+    if data_in_json:
         taken = {segment.start for segment in inner}
         inner += [
             Segment(string.start(1), string.end(1), cuttable=cuttable, name=name, in_json=True)
@@ -234,7 +233,7 @@ def segments(
             if len(string[1]) >= _MIN_STRING and string.start(1) not in taken
         ]
         inner.sort(key=lambda segment: segment.start)
-    outer = Segment(0, 0, cuttable=cuttable and is_data and not is_json, name=name)
+    outer = Segment(0, 0, cuttable=cuttable and is_data and not data_in_json, name=name)
     divided: list[Segment] = []
     position = 0
     for segment in [*inner, Segment(len(text), len(text))]:
@@ -281,7 +280,7 @@ def _whole_part(text: str) -> Blocks:
 def _end(text: str, group: Blocks) -> int:
     """Return where blocks end with all that is around them: a closing tag, or the rest of their JSON."""
     end = group.found[-1].end
-    if group.form is Form.JSON and _is_json(text):
+    if group.form is Form.JSON and is_json(text):
         return len(text)
     closing = _CLOSING[group.form].match(text, end) if group.form in _CLOSING else None
     return closing.end() if closing else end
@@ -295,13 +294,3 @@ def _shifted(found: Found, by: int) -> Found:
         text_start=found.text_start + by,
         text_end=found.text_end + by,
     )
-
-
-def _is_json(text: str) -> bool:
-    if text.lstrip()[:1] not in ("{", "[", '"'):
-        return False
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True

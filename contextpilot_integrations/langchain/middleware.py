@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, TypeAlias, cast
 
-from langchain_core.messages import AnyMessage
+from langchain_core.messages import AnyMessage, SystemMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from contextpilot_integrations.langchain.messages import rewrite_messages
@@ -113,7 +113,8 @@ class ContextPilotMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             self.pilot.report_failure(error)
             return request
         sent = rewrite_messages([*system, *request.messages], pilot=self.pilot, namespace=namespace)
-        return request.override(messages=cast(list[AnyMessage], sent[len(system) :]))
+        rewritten = request.override(messages=cast(list[AnyMessage], sent[len(system) :]))
+        return rewritten.override(system_message=cast(SystemMessage, sent[0])) if system else rewritten
 
     def _supports(self, request: ModelRequest[Any]) -> bool:
         if not (

@@ -133,15 +133,15 @@ class Exchange:
         """Take note that the answer has ended.
 
         Args:
-            content_type: Of the server's response.
+            content_type: Of the server's response; empty if it has none.
 
         Raises:
             ValueError: If it was no stream of events.
             ConnectionError: If the model had not stopped.
         """
-        if self._finish_reason is None and not self.began and "event-stream" not in content_type:
+        if not self.began and content_type and "event-stream" not in content_type:
             raise ValueError(
-                f"the server answered with {content_type or 'no content type'}, not with a stream of events; "
+                f"the server answered with {content_type}, not with a stream of events; "
                 "does the client's base_url lead to an OpenAI-compatible API that streams?"
             )
         if self._finish_reason is None:

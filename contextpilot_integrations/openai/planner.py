@@ -92,10 +92,11 @@ class Planner:
     ) -> Exchange:
         """Plan one request; see `Completions.stream`."""
         blocks, request_id = tuple(blocks), request_id or uuid4().hex
-        if bool(question) if messages is not None else not (blocks or question):
+        if (messages is None and not blocks and not question) or (messages is not None and question):
             raise ValueError("pass either blocks and a question, or messages")
         if messages is not None:
-            namespace = self._namespace(tenant, json.dumps(params.get("tools") or "", default=repr))
+            tools = params.get("tools")
+            namespace = self._namespace(tenant, json.dumps(tools, default=repr) if tools else "")
             rewriting = Rewriting(list(messages))
             if rewrite:
                 rewriting = conversation.rewrite(

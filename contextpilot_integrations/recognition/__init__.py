@@ -9,7 +9,7 @@ from itertools import chain
 
 from contextpilot_integrations.annotation import ORDER_TEMPLATE
 from contextpilot_integrations.recognition.blocks import Blocks, Form, Found, escape, unescape
-from contextpilot_integrations.recognition.claims import Claim
+from contextpilot_integrations.recognition.claims import Claim, is_json
 from contextpilot_integrations.recognition.json_arrays import json_arrays
 from contextpilot_integrations.recognition.known import known_blocks
 from contextpilot_integrations.recognition.numbered import numbered_blocks
@@ -17,7 +17,7 @@ from contextpilot_integrations.recognition.rendered import rendered_blocks
 from contextpilot_integrations.recognition.texts import Texts
 from contextpilot_integrations.recognition.xml_documents import xml_documents
 
-__all__ = ["Blocks", "Form", "Found", "Texts", "escape", "find_blocks", "unescape"]
+__all__ = ["Blocks", "Form", "Found", "Texts", "escape", "find_blocks", "is_json", "unescape"]
 
 _SEPARATORS = {
     Form.RENDERED: re.compile(r"\n\n|\r\n\r\n"),

@@ -27,7 +27,6 @@ from pydantic import Field
 
 from contextpilot_integrations import ContextPilot, Namespace, Outcome
 from contextpilot_integrations.annotation import LOCATION_TEMPLATE
-from contextpilot_integrations.deduplication import quoted
 from contextpilot_integrations.langchain import (
     ContextPilotCallbackHandler,
     ContextPilotRetriever,
@@ -35,6 +34,7 @@ from contextpilot_integrations.langchain import (
 )
 from contextpilot_integrations.langchain.messages import rewrite_messages
 from contextpilot_integrations.langchain.middleware import ContextPilotMiddleware
+from contextpilot_integrations.wording import quoted
 
 CONTRACT = "\n".join(
     f"{n}. Clause {n} of {{this}} contract binds both parties, at {n} % a year." for n in range(9)
@@ -234,6 +234,19 @@ class TestWhatToolsReturn:
 
 
 class TestTheMessagesDecide:
+    def test_documents_in_the_system_prompt_are_aligned(self):
+        def ask(*names):
+            documents = "".join(f'<document id="{name}">About {name}.</document>\n' for name in names)
+            model = Scripted(script=[AIMessage("Done.")], heard=[])
+            create_agent(model, system_prompt=documents + "Be brief.", middleware=middleware).invoke(ASK)
+            return model.heard[-1][0].content
+
+        middleware = [ContextPilotMiddleware()]
+        ask("oak", "elm", "ash")
+        sent = ask("elm", "yew", "oak")
+        assert sent.index('"oak"') < sent.index('"elm"') < sent.index('"yew"')
+        assert 'id "elm" > id "yew" > id "oak" and answer the question.' in sent
+
     def test_what_stands_in_the_system_prompt(self):
         model = Scripted(script=[reads("a.txt"), AIMessage("done")], heard=[])
         middleware = [ContextPilotMiddleware()]
