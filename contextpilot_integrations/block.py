@@ -9,13 +9,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import index as as_int
 from typing import Any, TypeAlias
 
-__all__ = ["MARKER_START", "BlockId", "ContextBlock", "marker"]
+__all__ = ["MARKER_START", "BlockId", "ContextBlock", "checked_blocks", "marker"]
 
 BlockId: TypeAlias = "str | int | tuple[BlockId, ...]"
 
@@ -75,6 +75,21 @@ class ContextBlock:
     def render(self) -> str:
         """Return the block as it stands in every prompt: its marker, then its text verbatim."""
         return f"{marker(self.label)} {self.text}" if self.text else marker(self.label)
+
+
+def checked_blocks(blocks: Iterable[ContextBlock]) -> tuple[ContextBlock, ...]:
+    """Return a request's blocks as a tuple.
+
+    Raises:
+        TypeError: If it is no iterable of context blocks.
+    """
+    if not isinstance(blocks, Iterable):
+        raise TypeError(f"blocks must be an iterable of ContextBlock objects, not {type(blocks).__name__}")
+    checked = tuple(blocks)
+    for block in checked:
+        if not isinstance(block, ContextBlock):
+            raise TypeError(f"blocks must be ContextBlock objects, not {type(block).__name__}")
+    return checked
 
 
 def _normalized(value: object) -> BlockId:

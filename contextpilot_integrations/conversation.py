@@ -16,10 +16,10 @@ import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from contextpilot_integrations.block import MARKER_START, ContextBlock
+from contextpilot_integrations.block import MARKER_START, ContextBlock, checked_blocks
 from contextpilot_integrations.conversation_memory import Conversation, Decision, frozen
 from contextpilot_integrations.deduplication import Segment
-from contextpilot_integrations.edits import Message, Rewriting, with_text
+from contextpilot_integrations.edits import Message, Rewriting, checked_messages, with_text
 from contextpilot_integrations.message_blocks import (
     MessageBlocks,
     MessageTexts,
@@ -70,9 +70,9 @@ def rewrite(
     Raises:
         TypeError: If ``messages`` holds anything but messages, or ``blocks`` anything but context blocks.
     """
-    given = list(messages)
+    given = checked_messages(messages)
     views = [_view(message, place) for place, message in enumerate(given)]
-    known = tuple([_text(block) for block in blocks])
+    known = tuple(block.text for block in checked_blocks(blocks))
     pilot = pilot or ContextPilot()
     try:
         return _Rewriter(pilot, namespace, known, request_id).rewritten(given, views)
@@ -238,12 +238,6 @@ def _view(message: Message, place: int) -> Mapping[str, Any]:
             f"messages[{place}] must be a mapping with role and content, not {type(message).__name__}"
         )
     return dump(exclude_none=True)
-
-
-def _text(block: ContextBlock) -> str:
-    if not isinstance(block, ContextBlock):
-        raise TypeError(f"blocks must be ContextBlock objects, not {type(block).__name__}")
-    return block.text
 
 
 def _with_texts(message: Message, texts: MessageTexts) -> Message:

@@ -9,7 +9,17 @@ from typing import Any, TypeAlias
 
 from contextpilot_integrations.plan import Plan
 
-__all__ = ["Edit", "EditKind", "Message", "Place", "Rewriting", "restore", "text_at", "with_text"]
+__all__ = [
+    "Edit",
+    "EditKind",
+    "Message",
+    "Place",
+    "Rewriting",
+    "checked_messages",
+    "restore",
+    "text_at",
+    "with_text",
+]
 
 Message: TypeAlias = Mapping[str, Any]
 """A chat message as OpenAI's API has it: a role, a content of text or parts, perhaps tool calls."""
@@ -80,6 +90,17 @@ class Rewriting:
     def restore(self) -> list[Message]:
         """Return the messages as they were given."""
         return restore(self.messages, self.edits)
+
+
+def checked_messages(messages: Iterable[Message]) -> list[Message]:
+    """Return a request's messages as a list.
+
+    Raises:
+        TypeError: If it is one message, a text, or no iterable at all.
+    """
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
+        raise TypeError(f"messages must be a list of messages, not {type(messages).__name__}")
+    return list(messages)
 
 
 def restore(messages: Iterable[Message], edits: Iterable[Edit]) -> list[Message]:

@@ -21,7 +21,7 @@ from contextpilot_integrations.annotation import (
     PASSAGE_TEMPLATE,
     check_template,
 )
-from contextpilot_integrations.block import ContextBlock
+from contextpilot_integrations.block import ContextBlock, checked_blocks
 from contextpilot_integrations.conversation_memory import ConversationMemory
 from contextpilot_integrations.index.slots import SlotCache, Slots
 from contextpilot_integrations.index.snapshot import take_snapshot
@@ -185,7 +185,7 @@ class ContextPilot:
         Raises:
             TypeError: If ``blocks`` holds anything but context blocks.
         """
-        blocks = _checked_blocks(blocks)
+        blocks = checked_blocks(blocks)
         try:
             request = Request(blocks, request_id, self._known)
             state = self._state(namespace)
@@ -239,7 +239,7 @@ class ContextPilot:
             TypeError: If a context holds anything but context blocks.
             ValueError: If ``request_ids`` has another length than ``contexts``.
         """
-        checked = [_checked_blocks(blocks) for blocks in contexts]
+        checked = [checked_blocks(blocks) for blocks in contexts]
         ids = [None] * len(checked) if request_ids is None else list(request_ids)
         if len(ids) != len(checked):
             raise ValueError(f"request_ids has {len(ids)} ids for {len(checked)} contexts")
@@ -454,14 +454,6 @@ class ContextPilot:
         with self._lock:
             for plan in plans:
                 self._outcomes[plan.outcome] += 1
-
-
-def _checked_blocks(blocks: Iterable[ContextBlock]) -> tuple[ContextBlock, ...]:
-    checked = tuple(blocks)
-    for block in checked:
-        if not isinstance(block, ContextBlock):
-            raise TypeError(f"blocks must be ContextBlock objects, not {type(block).__name__}")
-    return checked
 
 
 def _unplanned(blocks: Sequence[ContextBlock], namespace: Namespace, request_id: Hashable | None) -> Plan:

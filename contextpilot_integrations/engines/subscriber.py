@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from threading import Event, Thread
 from time import monotonic
 from types import TracebackType
@@ -53,8 +54,8 @@ class _Subscriber:
         *,
         replay_timeout: float = 5.0,
     ) -> None:
-        if not replay_timeout > 0:
-            raise ValueError(f"replay_timeout must be above 0, got {replay_timeout}")
+        if not 0 < replay_timeout < math.inf:
+            raise ValueError(f"replay_timeout must be a number of seconds above 0, got {replay_timeout}")
         self._follower = follower
         self._endpoint = endpoint
         self._replay_endpoint = replay_endpoint
@@ -97,8 +98,8 @@ class KvEventSubscriber(_Subscriber):
         replay_timeout: How many seconds to wait for each message of a replay.
 
     Raises:
-        ValueError: If ``replay_timeout`` is not above 0.
-        zmq.ZMQError: On entering, if an endpoint is no ZeroMQ address.
+        ValueError: If ``replay_timeout`` is not above 0, or infinite; on entering, if an endpoint is no
+            address to connect to.
     """
 
     def __enter__(self) -> Self:
@@ -200,4 +201,9 @@ class AsyncKvEventSubscriber(_Subscriber):
 
 def _connect(socket: zmq.Socket[bytes] | zmq.asyncio.Socket, endpoint: str) -> None:
     socket.set(zmq.LINGER, 0)  # An engine that cannot be reached must not hold up the end.
-    socket.connect(endpoint)
+    try:
+        socket.connect(endpoint)
+    except zmq.ZMQError as error:
+        raise ValueError(
+            f'{endpoint!r} is no address to connect to ({error}); use one such as "tcp://localhost:5557"'
+        ) from error

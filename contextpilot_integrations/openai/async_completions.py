@@ -140,7 +140,7 @@ class AsyncCompletions:
                         leader = leader_of[place]
                         while leader is not None and leader != place:
                             await started[leader].wait()
-                            if exchanges[leader].began:
+                            if exchanges[leader].frees_followers:
                                 break
                             leader = heirs.setdefault(leader, place)
                         await slots.acquire()

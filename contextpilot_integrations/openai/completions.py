@@ -117,7 +117,8 @@ class Completions:
             **params: Further parameters of ``chat.completions.create``, such as ``max_tokens``.
 
         Raises:
-            TypeError: If ``blocks`` holds anything but context blocks.
+            TypeError: If ``blocks`` holds anything but context blocks, ``messages`` anything but messages, or
+                a further parameter is one that is set here.
             ValueError: If there are both messages and a question, or nothing at all; while reading, if the
                 prompt is longer than the context window, or the server does not stream.
             openai.OpenAIError: While reading, as ``chat.completions.create`` does.
@@ -167,7 +168,8 @@ class Completions:
 
         A burst of requests would reach the engine before the first of them had filled its cache. So a
         request starts only when the one before it with which it shares most has had its first token. Where
-        that one fails before, the first of those who waited for it goes ahead of the others.
+        that one fails before, the first of those who waited for it goes ahead of the others; where it
+        timed out, nobody waits any longer.
 
         Args:
             contexts: One context per request, best first.
@@ -182,7 +184,8 @@ class Completions:
             One completion per request. Where one failed, its ``error`` says why.
 
         Raises:
-            TypeError: If a context holds anything but context blocks.
+            TypeError: If a context holds anything but context blocks, or a further parameter is one that is
+                set here.
             ValueError: If there are not as many questions or request ids as contexts, or ``max_in_flight``
                 is below 1.
         """
@@ -200,7 +203,7 @@ class Completions:
                     leader = leader_of[place]
                     while leader is not None and leader != place:
                         started[leader].wait()
-                        if exchanges[leader].began:
+                        if exchanges[leader].frees_followers:
                             break
                         leader = heirs.setdefault(leader, place)
                     answered = pool.submit(self._finish, exchanges[place], started[place])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import openai
 from openai.types.chat import ChatCompletionChunk
 
 from contextpilot_integrations.edits import Edit
@@ -151,6 +152,14 @@ class Exchange:
         """Stop the clock."""
         if self._ended is None:
             self._ended = time.perf_counter()
+
+    @property
+    def frees_followers(self) -> bool:
+        """Whether those who waited for its first token wait no longer, and for no heir's either.
+
+        Behind a server that does not answer, the time-outs of one heir after another would add up.
+        """
+        return self.began or isinstance(self.error, openai.APITimeoutError)
 
     @property
     def completion(self) -> Completion:

@@ -14,8 +14,8 @@ from uuid import uuid4
 import openai
 
 from contextpilot_integrations import conversation
-from contextpilot_integrations.block import ContextBlock
-from contextpilot_integrations.edits import Message, Rewriting
+from contextpilot_integrations.block import ContextBlock, checked_blocks
+from contextpilot_integrations.edits import Message, Rewriting, checked_messages
 from contextpilot_integrations.engines.detection import Server, identify
 from contextpilot_integrations.engines.engine import PLAIN, Engine
 from contextpilot_integrations.namespace import Namespace
@@ -35,6 +35,13 @@ logger = logging.getLogger(__name__)
 
 _MOST_DOUBLINGS = 7
 _ASK_AGAIN_AFTER = 60.0  # seconds
+# What a caller may want who passes a parameter that is set here.
+_INSTEAD = {
+    "model": "make other completions for another model",
+    "messages": "a batch takes contexts and questions",
+    "stream": "stream() yields the text as it comes, complete() returns it whole",
+    "stream_options": "usage is always asked for",
+}
 
 
 class Planner:
@@ -91,13 +98,14 @@ class Planner:
         params: Mapping[str, Any],
     ) -> Exchange:
         """Plan one request; see `Completions.stream`."""
-        blocks, request_id = tuple(blocks), request_id or uuid4().hex
+        _check_params(params)
+        blocks, request_id = checked_blocks(blocks), request_id or uuid4().hex
         if (messages is None and not blocks and not question) or (messages is not None and question):
             raise ValueError("pass either blocks and a question, or messages")
         if messages is not None:
             tools = params.get("tools")
             namespace = self._namespace(tenant, json.dumps(tools, default=repr) if tools else "")
-            rewriting = Rewriting(list(messages))
+            rewriting = Rewriting(checked_messages(messages))
             if rewrite:
                 rewriting = conversation.rewrite(
                     messages, pilot=self.pilot, namespace=namespace, blocks=blocks, request_id=request_id
@@ -130,6 +138,7 @@ class Planner:
         Returns:
             The requests in the order given, their places in the order to send, and their leaders' places.
         """
+        _check_params(params)
         contexts, questions = list(contexts), list(questions)
         if len(contexts) != len(questions):
             raise ValueError(f"there are {len(contexts)} contexts for {len(questions)} questions")
@@ -305,6 +314,12 @@ class Planner:
             self._said.add(what)
         if first:
             logger.warning(message, *args)
+
+
+def _check_params(params: Mapping[str, Any]) -> None:
+    for name, instead in _INSTEAD.items():
+        if name in params:
+            raise TypeError(f"{name} is set by the completions; leave it out: {instead}")
 
 
 def _tracker(follower: CacheFollower, pilot: ContextPilot) -> PromptTracker:

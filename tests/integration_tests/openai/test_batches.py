@@ -95,6 +95,16 @@ async def test_a_failing_leader_blocks_nobody_and_has_an_heir(connect, engine, w
     assert heir < engine.log.index(("arrived", "D"))
 
 
+async def test_nobody_stands_in_line_behind_one_that_timed_out(connect, engine, weather, blocks):
+    engine.weather["A"] = [weather(after="never")]
+    engine.weather["B"] = [weather(after="D")]  # In line, D would wait for B's first token.
+    contexts = [blocks(words) for words in FAMILY]
+    completions = connect(engine, max_retries=0)
+    found = await completions.complete_batch(contexts, "ABCD", max_in_flight=4, timeout=2)
+    assert isinstance(found[0].error, openai.APITimeoutError)
+    assert [completion.error for completion in found[1:]] == [None] * 3
+
+
 async def test_an_answer_that_breaks_off_leads_all_the_same(connect, engine, weather, blocks):
     engine.weather["A"] = [weather(cut=2)]
     found = await connect(engine).complete_batch([blocks(words) for words in FAMILY], "ABCD")

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import openai
 import pytest
 
-from contextpilot_integrations import ContextPilot, Namespace, Outcome, restore
+from contextpilot_integrations import ContextBlock, ContextPilot, Namespace, Outcome, restore
 from contextpilot_integrations.engines import PLAIN, VLLM, Usage
 from contextpilot_integrations.openai import AsyncCompletions, Completions
 
@@ -93,6 +93,23 @@ class TestWhatGoesOut:
         for given in ({}, {"question": "Why?", "messages": []}):
             with pytest.raises(ValueError, match="either blocks and a question, or messages"):
                 await connect(engine).complete(**given)
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"messages": 5}, "messages must be a list of messages, not int"),
+            ({"messages": {"role": "user"}}, "messages must be a list of messages, not dict"),
+            ({"blocks": ContextBlock("oak")}, "blocks must be an iterable of ContextBlock objects, not"),
+            ({"question": "Why?", "model": "other"}, "model is set by the completions; leave it out"),
+            ({"question": "Why?", "stream": False}, "stream is set by the completions; leave it out"),
+        ],
+    )
+    async def test_what_cannot_be_sent_is_named(self, connect, engine, given, message):
+        for rewrite in (True, False):
+            with pytest.raises(TypeError, match=message):
+                await connect(engine).complete(**given, rewrite=rewrite)
+        with pytest.raises(TypeError, match="messages is set by the completions; leave it out"):
+            await connect(engine).complete_batch([[]], ["Why?"], messages=[])
 
     @pytest.mark.parametrize(
         ("name", "fields"),
