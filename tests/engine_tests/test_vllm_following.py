@@ -221,12 +221,12 @@ def test_500_requests_under_eviction(session):
 
 def test_an_estimate_of_lengths_is_enough_for_exact_pages(session):
     with session(pilot=ContextPilot()) as running:
-        answers = [running.ask_and_wait(place) for place in drawn(1, 100)]
+        answers = [running.ask_and_wait(place) for place in drawn(1, 40)]
         running.check_integrity()
-        assert running.follower.noticed[Noticed.CUT] > 30
-    assert exact(answers) >= 99
-    assert sum(a.believed_too_much <= 1 for a in answers) >= 0.95 * len(answers)
-    assert sum(a.believed_too_little <= 1 for a in answers) >= 0.95 * len(answers)
+        assert running.follower.noticed[Noticed.CUT] > 10
+    assert exact(answers) >= 39
+    assert sum(a.believed_too_much <= 1 for a in answers) >= 38
+    assert sum(a.believed_too_little <= 1 for a in answers) >= 38
 
 
 def asked_one_by_one(running: Session, places: Sequence[int]) -> list[Answered]:
@@ -243,17 +243,17 @@ def asked_one_by_one(running: Session, places: Sequence[int]) -> list[Answered]:
 def test_lost_messages_are_replayed(server, session):
     with forwarding(server) as forwarder, session(events=forwarder.endpoint) as running:
         forwarder.loses = True
-        answers = asked_one_by_one(running, drawn(2, 40))
-        assert forwarder.lost > 7
+        answers = asked_one_by_one(running, drawn(2, 20))
+        assert forwarder.lost > 3
         assert running.follower.noticed[Noticed.LOST] == 0
-        assert running.follower.noticed[Noticed.CUT] > 20
-    assert exact(answers) >= 39
+        assert running.follower.noticed[Noticed.CUT] > 8
+    assert exact(answers) >= 19
 
 
 def test_what_is_lost_for_good_costs_hits_and_is_never_believed(server, session):
     with forwarding(server) as forwarder, session(events=forwarder.endpoint, replay=False) as running:
         forwarder.loses = True
-        answers = asked_one_by_one(running, drawn(3, 25))
+        answers = asked_one_by_one(running, drawn(3, 20))
         assert running.follower.noticed[Noticed.LOST] == forwarder.lost > 3
     assert all(a.plan.expected_cached_tokens <= a.cached for a in answers)
     assert any(a.plan.expected_cached_tokens > 0 for a in answers)
