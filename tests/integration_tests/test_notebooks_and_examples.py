@@ -24,18 +24,41 @@ pytestmark = pytest.mark.model
 CACHED = re.compile(r"(\d+) of (\d+) tokens")
 
 
-def test_the_quickstart_shows_more_cached_tokens_with_the_pilot():
-    notebook = nbformat.read(ROOT / "notebooks" / "quickstart.ipynb", as_version=4)
+def run(name):
+    """Execute a notebook; return what its code cells print."""
+    notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
     nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
-    _, without, ours, plan, tree = [
+    return [
         "".join(output.text for output in cell.outputs if output.get("name") == "stdout")
         for cell in notebook.cells
         if cell.cell_type == "code"
     ]
+
+
+def test_the_quickstart_shows_more_cached_tokens_with_the_pilot():
+    _, without, ours, plan, tree = run("quickstart.ipynb")
     (_, (before, _)), (_, (after, _)) = (CACHED.findall(text) for text in (without, ours))
     assert int(after) > 2 * int(before)
     assert "Please read the context in the following priority order" in plan
     assert "path (0, 0)" in tree
+
+
+def test_the_index_is_shown_from_inside():
+    first, _, _, more, schedule, evicted, _ = run("inside_the_index.ipynb")
+    assert "C2 is sent as (1, 2, 6) and ends at (0, 0, 1)" in first
+    assert "C6 (2, 1, 4) is sent as (1, 2, 4), 2 of 3 blocks cached, at (0, 0, 2)" in more
+    assert more.endswith("True\n")
+    assert schedule == "['C6', 'C8', 'C3', 'C7']\n"
+    assert evicted.startswith("context index: 6 nodes, 8 tokens\n")
+
+
+@pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_is_kept_with_what_it_shows(notebook):
+    cells = nbformat.read(notebook, as_version=4).cells
+    outputs = [output for cell in cells if cell.cell_type == "code" for output in cell.outputs]
+    assert any("image/png" in output.get("data", ()) for output in outputs)
+    assert all(output.output_type != "error" and output.get("name") != "stderr" for output in outputs)
+    assert notebook.stat().st_size < 200_000
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
