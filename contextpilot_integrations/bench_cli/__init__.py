@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from contextpilot_integrations.bench_cli.adapters import adapters
 from contextpilot_integrations.bench_cli.dedup import dedup
 from contextpilot_integrations.bench_cli.engine import engine
 from contextpilot_integrations.bench_cli.planning import build, displacement, online
@@ -15,5 +16,5 @@ app = typer.Typer(
     help="Measure planning itself, what it saves an engine, and what it does to answers.",
     no_args_is_help=True,
 )
-for command in (build, online, displacement, dedup, engine, quality):
+for command in (build, online, displacement, adapters, dedup, engine, quality):
     app.command()(command)

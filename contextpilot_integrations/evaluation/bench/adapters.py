@@ -1,0 +1,215 @@
+"""What an adapter costs a request beyond planning itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+from contextpilot_integrations.block import ContextBlock
+from contextpilot_integrations.evaluation.bench.contexts import draw_contexts
+from contextpilot_integrations.evaluation.bench.quantiles import nearest_rank
+from contextpilot_integrations.pilot import ContextPilot
+
+__all__ = ["AdapterLatency", "bench_adapters"]
+
+_CHARACTERS = 500
+_WARM_UP = 50
+Call = Callable[[], object]
+"""One request of one kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterLatency:
+    """Milliseconds of a request, each the median of all.
+
+    Attributes:
+        adapter: Which one; "openai.Completions" plans and writes the messages, and sends nothing.
+        k: Blocks in each request.
+        ours_ms: Retrieving at once and planning, through the adapter.
+        plain_ms: Retrieving at once, through the ecosystem alone; 0 where without the adapter there would be
+            no step at all.
+        core_ms: Planning the same blocks (`ContextPilot.prepare`).
+    """
+
+    adapter: str
+    k: int
+    ours_ms: float
+    plain_ms: float
+    core_ms: float
+
+    @property
+    def overhead_ms(self) -> float:
+        """What the adapter itself takes."""
+        return self.ours_ms - self.plain_ms - self.core_ms
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures under their names."""
+        return {
+            "adapter": self.adapter,
+            "k": self.k,
+            "ours_ms": self.ours_ms,
+            "plain_ms": self.plain_ms,
+            "core_ms": self.core_ms,
+            "overhead_ms": self.overhead_ms,
+        }
+
+
+def bench_adapters(
+    requests: int = 500, k: int = 20, *, on_measured: Callable[[], object] = lambda: None
+) -> list[AdapterLatency]:
+    """Measure the adapters whose ecosystems are installed, all on the same requests.
+
+    For every request the three are taken in turn, so a machine that slows down is as slow for all.
+
+    Args:
+        requests: How many requests, drawn by Zipf from 600 blocks.
+        k: Blocks in each.
+        on_measured: Called after each adapter.
+
+    Raises:
+        ValueError: If ``requests`` is less than 1, or ``k`` not from 1 to 600.
+    """
+    contexts = [
+        [ContextBlock(f"document-{number}", _text(number)) for number in drawn]
+        for drawn in draw_contexts(requests + _WARM_UP, k)
+    ]
+    results = []
+    for name, adapter in _ADAPTERS.items():
+        try:
+            calls = adapter(contexts)
+        except ImportError:
+            continue
+        results.append(_measured(name, k, contexts, calls))
+        on_measured()
+    return results
+
+
+def _measured(
+    name: str, k: int, contexts: Sequence[Sequence[ContextBlock]], calls: Iterable[tuple[Call, Call | None]]
+) -> AdapterLatency:
+    core = ContextPilot()
+    times: list[tuple[int, int, int]] = []
+    for context, (ours, plain) in zip(contexts, calls, strict=True):
+        times.append((_ns(ours), _ns(plain) if plain else 0, _ns(lambda: core.prepare(context))))  # noqa: B023
+    ours_ms, plain_ms, core_ms = (
+        nearest_rank(column, 0.5) / 1e6 for column in zip(*times[_WARM_UP:], strict=True)
+    )
+    return AdapterLatency(name, k, ours_ms, plain_ms, core_ms)
+
+
+def _ns(call: Call) -> int:
+    start = perf_counter_ns()
+    call()
+    return perf_counter_ns() - start
+
+
+def _text(number: int) -> str:
+    return f"What document {number} says. " * (_CHARACTERS // 25)
+
+
+def _langchain_retriever(contexts: Sequence[Sequence[ContextBlock]]) -> list[tuple[Call, Call | None]]:
+    from langchain_core.callbacks import CallbackManagerForRetrieverRun
+    from langchain_core.documents import Document
+    from langchain_core.retrievers import BaseRetriever
+
+    from contextpilot_integrations.langchain import ContextPilotRetriever
+
+    class Finds(BaseRetriever):
+        def _get_relevant_documents(
+            self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+        ) -> list[Document]:
+            return found[int(query)]
+
+    found = [[Document(block.text, id=str(block.id)) for block in context] for context in contexts]
+    plain = Finds()
+    ours = ContextPilotRetriever(retriever=plain)
+    return [
+        (lambda query=str(place): ours.invoke(query), lambda query=str(place): plain.invoke(query))
+        for place in range(len(contexts))
+    ]
+
+
+def _langchain_aligner(contexts: Sequence[Sequence[ContextBlock]]) -> list[tuple[Call, Call | None]]:
+    from langchain_core.documents import Document
+
+    from contextpilot_integrations.langchain import ContextPilotAligner
+
+    ours = ContextPilotAligner()
+    found = [[Document(block.text, id=str(block.id)) for block in context] for context in contexts]
+    return [(lambda documents=documents: ours.invoke(documents), None) for documents in found]
+
+
+def _llama_index_retriever(contexts: Sequence[Sequence[ContextBlock]]) -> list[tuple[Call, Call | None]]:
+    from llama_index.core.base.base_retriever import BaseRetriever
+    from llama_index.core.schema import NodeWithScore, QueryBundle
+
+    from contextpilot_integrations.llama_index import ContextPilotRetriever
+
+    class Finds(BaseRetriever):
+        def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+            return found[int(query_bundle.query_str)]
+
+    found = _nodes(contexts)
+    plain = Finds()
+    ours = ContextPilotRetriever(plain)
+    return [
+        (lambda query=str(place): ours.retrieve(query), lambda query=str(place): plain.retrieve(query))
+        for place in range(len(contexts))
+    ]
+
+
+def _llama_index_postprocessor(contexts: Sequence[Sequence[ContextBlock]]) -> list[tuple[Call, Call | None]]:
+    from contextpilot_integrations.llama_index import ContextPilotPostprocessor
+
+    ours = ContextPilotPostprocessor()
+    return [(lambda nodes=nodes: ours.postprocess_nodes(nodes), None) for nodes in _nodes(contexts)]
+
+
+def _nodes(contexts: Sequence[Sequence[ContextBlock]]) -> list[list[Any]]:
+    from llama_index.core.schema import NodeWithScore, TextNode
+
+    return [
+        [NodeWithScore(node=TextNode(id_=str(block.id), text=block.text), score=0.5) for block in context]
+        for context in contexts
+    ]
+
+
+def _mem0_memory(contexts: Sequence[Sequence[ContextBlock]]) -> list[tuple[Call, Call | None]]:
+    from contextpilot_integrations.mem0 import ContextPilotMemory
+
+    class Finds:
+        def search(self, query: str) -> dict[str, Any]:
+            return {"results": found[int(query)]}
+
+    found = [
+        [{"id": block.id, "memory": block.text, "score": 0.5, "metadata": None} for block in context]
+        for context in contexts
+    ]
+    plain = Finds()
+    ours = ContextPilotMemory(plain)
+    return [
+        (lambda query=str(place): ours.search(query), lambda query=str(place): plain.search(query))
+        for place in range(len(contexts))
+    ]
+
+
+def _openai_completions(contexts: Sequence[Sequence[ContextBlock]]) -> list[tuple[Call, Call | None]]:
+    import openai
+
+    from contextpilot_integrations.openai import Completions
+
+    client = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="none")
+    ours = Completions(ContextPilot(), client, model="model")
+    return [(lambda context=context: ours.stream(context, "Why?"), None) for context in contexts]
+
+
+_ADAPTERS: dict[str, Callable[[Sequence[Sequence[ContextBlock]]], list[tuple[Call, Call | None]]]] = {
+    "langchain.ContextPilotRetriever": _langchain_retriever,
+    "langchain.ContextPilotAligner": _langchain_aligner,
+    "llama_index.ContextPilotRetriever": _llama_index_retriever,
+    "llama_index.ContextPilotPostprocessor": _llama_index_postprocessor,
+    "mem0.ContextPilotMemory": _mem0_memory,
+    "openai.Completions": _openai_completions,
+}
