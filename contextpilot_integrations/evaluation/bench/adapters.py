@@ -71,6 +71,8 @@ def bench_adapters(
     Raises:
         ValueError: If ``requests`` is less than 1, or ``k`` not from 1 to 600.
     """
+    if requests < 1:
+        raise ValueError(f"requests must be at least 1, not {requests}")
     contexts = [
         [ContextBlock(f"document-{number}", _text(number)) for number in drawn]
         for drawn in draw_contexts(requests + _WARM_UP, k)
