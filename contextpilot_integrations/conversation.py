@@ -77,7 +77,7 @@ def rewrite(
     try:
         return _Rewriter(pilot, namespace, known, request_id).rewritten(given, views)
     except Exception as error:
-        pilot.report_failure(error)
+        pilot.report_failure(error, "rewriting")
         return Rewriting(given)
 
 

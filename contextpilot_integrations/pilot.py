@@ -67,7 +67,7 @@ class ContextPilot:
         max_displacement: How many places a block may end up away from its rank, for models that lean on
             the order more than on the annotation; 0 keeps every order. None: any number.
         device: Where batches are clustered: "cpu", "cuda", "cuda:1".
-        on_error: What happens when planning fails. "warn" sends the request as it was given, logs a
+        on_error: What happens when planning or rewriting fails. "warn" sends the request as it was given, logs a
             warning and counts it; "ignore" does not log; "raise" raises.
         max_namespaces: How many namespaces are kept, the least recently used dropped first.
         conversation_characters: How much text of conversations is remembered (`rewrite`), about.
@@ -278,15 +278,19 @@ class ContextPilot:
         with self.index(namespace) as index:
             return index.evict(request_id)
 
-    def report_failure(self, error: Exception) -> None:
+    def report_failure(self, error: Exception, what: str = "planning") -> None:
         """Count a request that goes out as it was given, and say so as ``on_error`` wants it.
+
+        Args:
+            error: Why.
+            what: What failed, as the log calls it.
 
         Raises:
             Exception: The error, where ``on_error`` is "raise".
         """
         with self._lock:
             self._outcomes[Outcome.FAILED] += 1
-        self._report(error)
+        self._report(error, what)
 
     def measured(
         self,
@@ -440,13 +444,14 @@ class ContextPilot:
     def _weighed(self, block: ContextBlock) -> tuple[ContextBlock, int]:
         return block, max(1, int(self._count(block.text))) if block.text else 1
 
-    def _report(self, error: Exception) -> None:
+    def _report(self, error: Exception, what: str = "planning") -> None:
         if self._on_error == "raise":
             raise error
         if self._on_error == "warn":
             # The message of the error may hold a document's text, so only its type is logged.
             logger.warning(
-                'planning failed with %s; what was given goes out as it is (on_error="raise" shows why)',
+                '%s failed with %s; what was given goes out as it is (on_error="raise" shows why)',
+                what,
                 type(error).__name__,
             )
 

@@ -499,7 +499,7 @@ def test_an_error_inside_sends_the_original(caplog):
     pilot = ContextPilot(token_counter=broken)
     messages = [call("a.txt"), result("a.txt", FILE), call("b.txt"), result("b.txt", FILE)]
     assert rewrite(messages, pilot=pilot).messages == messages
-    assert "RuntimeError" in caplog.text
+    assert "rewriting failed with RuntimeError" in caplog.text
     assert "secret" not in caplog.text
     assert pilot.outcomes[Outcome.FAILED] == 1
     with pytest.raises(RuntimeError):
