@@ -17,7 +17,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from contextpilot_integrations.block import MARKER_START, ContextBlock
-from contextpilot_integrations.conversation_memory import Conversation, Decision, frozen
+from contextpilot_integrations.conversation_memory import Conversation, Decision, conversation_keys
 from contextpilot_integrations.deduplication import Segment
 from contextpilot_integrations.edits import Message, Rewriting, with_text
 from contextpilot_integrations.message_blocks import (
@@ -86,7 +86,7 @@ class _Turn(NamedTuple):
 
     place: int
     message: Mapping[str, Any]
-    key: int
+    key: bytes
     is_new: bool  # Whether no answer follows it: it was not sent before.
 
     @property
@@ -119,32 +119,26 @@ class _Rewriter:
 
     def rewritten(self, given: list[Message], views: Sequence[Mapping[str, Any]]) -> Rewriting:
         memory = self._pilot.conversations
-        messages = [frozen(view) for view in views]
-        keys = self._keys(messages)
-        talk = memory.take(keys, messages) or Conversation()
+        keys = conversation_keys(self._namespace, views)
+        talk = memory.take(keys) or Conversation()
         last_answer = max((n for n, view in enumerate(views) if view.get("role") == "assistant"), default=-1)
         outgoing = list(given)
         for place, texts in talk.changed.items():
             outgoing[place] = _with_texts(given[place], texts)
-        for place in range(len(talk.messages), len(given)):
+        for place in range(talk.length, len(given)):
             turn = _Turn(place, views[place], keys[place], place > last_answer)
             if texts := self._take_up(talk, turn, outgoing):
                 talk.changed[place] = texts
                 outgoing[place] = _with_texts(given[place], texts)
                 if turn.is_new and not talk.answered:
                     # What goes out now has its order, should it be rewritten once more.
-                    sent = self._keys([frozen(message) for message in outgoing[: place + 1]])[-1]
+                    *_, sent = conversation_keys(self._namespace, outgoing[: place + 1])
                     memory.decide(sent, Decision())
-            talk.messages.append(messages[place])
+            talk.length += 1
         edits = tuple(talk.edits)
         if keys:
             memory.put(keys[-1], talk)
         return Rewriting(outgoing, edits, self._plan)
-
-    def _keys(self, messages: Sequence[Hashable]) -> list[int]:
-        """Return what stands for the first message, the first two and so on."""
-        key = hash(self._namespace.key)
-        return [key := hash((key, message)) for message in messages]
 
     def _take_up(self, talk: Conversation, turn: _Turn, outgoing: Sequence[Message]) -> MessageTexts:
         """Take up a conversation's next message, and return the texts that change."""

@@ -67,8 +67,8 @@ class ContextPilot:
         max_displacement: How many places a block may end up away from its rank, for models that lean on
             the order more than on the annotation; 0 keeps every order. None: any number.
         device: Where batches are clustered: "cpu", "cuda", "cuda:1".
-        on_error: What happens when planning or rewriting fails. "warn" sends the request as it was given, logs a
-            warning and counts it; "ignore" does not log; "raise" raises.
+        on_error: What happens when planning or rewriting fails. "warn" sends the request as it was given,
+            logs a warning and counts it; "ignore" does not log; "raise" raises.
         max_namespaces: How many namespaces are kept, the least recently used dropped first.
         conversation_characters: How much text of conversations is remembered (`rewrite`), about.
 
