@@ -31,7 +31,7 @@ from contextpilot_integrations.message_blocks import (
 from contextpilot_integrations.namespace import Namespace
 from contextpilot_integrations.pilot import ContextPilot, estimate_tokens
 from contextpilot_integrations.plan import Outcome, Plan
-from contextpilot_integrations.recognition import Found
+from contextpilot_integrations.recognition import Found, Texts
 from contextpilot_integrations.wording import Wording, quoted
 
 __all__ = ["rewrite"]
@@ -72,7 +72,7 @@ def rewrite(
     """
     given = list(messages)
     views = [_view(message, place) for place, message in enumerate(given)]
-    known = tuple([_text(block) for block in blocks])
+    known = Texts(_text(block) for block in blocks)
     pilot = pilot or ContextPilot()
     try:
         return _Rewriter(pilot, namespace, known, request_id).rewritten(given, views)
@@ -107,7 +107,7 @@ class _Rewriter:
     """Rewrites the messages of one request."""
 
     def __init__(
-        self, pilot: ContextPilot, namespace: Namespace, known: Sequence[str], request_id: Hashable | None
+        self, pilot: ContextPilot, namespace: Namespace, known: Texts, request_id: Hashable | None
     ) -> None:
         self._pilot = pilot
         self._namespace = namespace
@@ -172,7 +172,7 @@ class _Rewriter:
         if decided is not None and decided.blocks is not None:
             return decided.blocks, decided.order
         # Also in tools' earlier results, so that who remembers nothing of them leaves out the same.
-        known = self._known if turn.is_new or turn.is_data else ()
+        known = self._known if turn.is_new or turn.is_data else Texts()
         blocks = find_message_blocks(
             turn.message,
             texts,

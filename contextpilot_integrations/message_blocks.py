@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeAlias
@@ -72,7 +72,7 @@ def find_message_blocks(
     texts: MessageTexts,
     *,
     is_data: bool,
-    known: Sequence[str],
+    known: Texts,
     shown: Texts,
     order_template: str,
 ) -> MessageBlocks:
@@ -100,13 +100,13 @@ def find_message_blocks(
 
 
 def _as_often_as_known(
-    groups: Iterable[tuple[int | None, Blocks]], texts: MessageTexts, known: Iterable[str]
+    groups: Sequence[tuple[int | None, Blocks]], texts: MessageTexts, known: Texts
 ) -> Iterator[tuple[int | None, Blocks]]:
     """Pass over known texts where they stand more often than they are known: someone quotes them there."""
-    groups, left = list(groups), Counter(known)
+    shown: Counter[str] = Counter()
     for part, group in groups:
         if group.form is not Form.KNOWN:
-            left.subtract(found.text_in(texts[part]) for found in group.found)
+            shown.update(found.text_in(texts[part]) for found in group.found)
     for part, group in groups:
         if group.form is not Form.KNOWN:
             yield part, group
@@ -114,9 +114,9 @@ def _as_often_as_known(
         found = []
         for one in group.found:
             text = one.text_in(texts[part])
-            if left[text] > 0:
+            if shown[text] < known.count(text):
                 found.append(one)
-            left[text] -= 1
+            shown[text] += 1
         if found:
             yield part, replace(group, found=tuple(found))
 

@@ -331,6 +331,29 @@ def test_a_fence_that_nothing_closes_is_no_fence():
     ]
 
 
+@pytest.mark.parametrize("place", [0, 500, 999])
+def test_of_many_texts_that_begin_alike_few_are_compared(place):
+    class Counted(str):
+        calls = 0
+
+        def startswith(self, *args):
+            Counted.calls += 1
+            return super().startswith(*args)
+
+    known = [f"Contract\nSection {number} of it\nand its text" for number in range(1000)]
+    for ending in ("", " which goes on"):
+        text = Counted(f"{known[place]}{ending}\n")
+        assert Texts(known).ends_at(text, 0) == ([] if ending else [len(known[place])])
+    assert Counted.calls < 100
+
+
+def test_texts_that_begin_one_another():
+    texts = Texts(["a\nb", "a", "a\nb\nd", "a\nc", "a\nb\nc"])
+    assert texts.ends_at("a\nb\nd2", 0) == [3, 1]
+    assert texts.ends_at("x\na\r\nb", 2) == [3]
+    assert texts.ends_at("a\nb\nc", 0) == [5, 3, 1]
+
+
 def test_orders_that_are_none():
     (group,) = find_blocks(f"{RENDERED}\n\n")
     for order in ([0], [0, 0], [0, 1, 2], [1, 2]):
