@@ -200,6 +200,34 @@ Compare."""
     def test_what_does_not_pair_or_is_code(self, text):
         assert found_in(text) == []
 
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "<document>a</document>\n<document>b </document>\n<document>c</document> still b</document>",
+            "<document>a</document>\n<document>b</document>\nWhat does </document> mean?",
+            "<document>a\n<document>b</document>\n<document>c</document>",
+            '<document>a\n[{"text": "x"}, {"text": "y"}]\n</document> still a</document>',
+        ],
+    )
+    def test_where_a_tag_is_left_over_all_is_left_alone_that_it_may_concern(self, text):
+        assert found_in(text) == []
+        assert found_in(f"{text}\n<document>z") == []
+
+    def test_what_stood_before_an_element_without_end_is_found(self):
+        prompt = '<document>a</document>\n<document>b</document>\n<document>c\n[{"text": "x"}]'
+        assert found_in(prompt) == [[("", "a"), ("", "b")]]
+
+    def test_tags_that_are_spoken_of_are_none(self):
+        documents = "<document>a</document>\n<document>b</document>"
+        for before in ("Read the <document> tags:", "What stands from <document> to </document> counts:"):
+            for after in ("Why?", "Which <document> says so?", "Is <document>a</document> right?"):
+                assert found_in(f"{before}\n{documents}\n{after}") == [[("", "a"), ("", "b")]]
+
+    def test_where_words_follow_in_the_same_line_only_the_last_tag_is_sure(self):
+        prompt = "<document>a</document>\n<document>b</document>, which"
+        assert found_in(prompt) == [[("", "a"), ("", "b")]]
+        assert found_in(f"{prompt} <document>c</document> denies") == [[("", "a")]]
+
     def test_what_does_not_pair_ends_with_its_last_tag(self):
         prompt = "<document>\n<document>a</document>\n</document>\n<document>b</document>"
         assert found_in(prompt) == [[("", "b")]]
