@@ -40,7 +40,7 @@ def location_annotation(source: str, template: str = LOCATION_TEMPLATE) -> str:
 
 
 def passage_annotation(
-    first: int, last: int, source: str, quote: str, template: str = PASSAGE_TEMPLATE
+    first: int, last: int, source: str, quote: str, template: str = PASSAGE_TEMPLATE, *, times: int = 1
 ) -> str:
     """Say where a passage stands.
 
@@ -50,12 +50,15 @@ def passage_annotation(
         source: What the messages show of the text that has it.
         quote: How it begins.
         template: The wording.
+        times: How often it is left out, one right behind the other.
     """
     lines = f"line {first}" if first == last else f"lines {first}-{last}"
-    return _filled(lines, source, quote, template)
+    return _filled(lines, source, quote, template, times)
 
 
-def members_annotation(count: int, source: str, quote: str, template: str = PASSAGE_TEMPLATE) -> str:
+def members_annotation(
+    count: int, source: str, quote: str, template: str = PASSAGE_TEMPLATE, *, times: int = 1
+) -> str:
     """Say where members of JSON stand.
 
     Args:
@@ -63,12 +66,17 @@ def members_annotation(count: int, source: str, quote: str, template: str = PASS
         source: What the messages show of the text that has them.
         quote: How they begin.
         template: The wording.
+        times: How often all of them are left out, one right behind the other.
     """
-    return _filled("1 item" if count == 1 else f"{count} items", source, quote, template)
+    return _filled("1 item" if count == 1 else f"{count} items", source, quote, template, times)
 
 
-def _filled(range_: str, source: str, quote: str, template: str) -> str:
-    parts = {"{range}": range_, "{source}": source, "{quote}": quote}
+def _filled(range_: str, source: str, quote: str, template: str, times: int) -> str:
+    parts = {
+        "{range}": range_ if times == 1 else f"{times} times {range_}",
+        "{source}": source,
+        "{quote}": quote,
+    }
     # In one go, so that a brace in a name or a quote is never taken for a place to fill.
     return re.sub(r"\{(?:range|source|quote)\}", lambda place: parts[place[0]], template)
 

@@ -63,7 +63,7 @@ class ContextPilot:
         location_template: What stands in the place of a block whose text the model can see elsewhere;
             "{source}" says where.
         passage_template: The same for a passage: "{range}" is its lines, or how many items of JSON, of
-            "{source}"; "{quote}" is how it begins.
+            "{source}", and how many times where it is repeated; "{quote}" is how it begins.
         max_displacement: How many places a block may end up away from its rank, for models that lean on
             the order more than on the annotation; 0 keeps every order. None: any number.
         device: Where batches are clustered: "cpu", "cuda", "cuda:1".

@@ -8,6 +8,7 @@ import pytest
 from contextpilot_integrations import ContextBlock, ContextPilot, Namespace, Outcome
 from contextpilot_integrations.annotation import ORDER_TEMPLATE
 from contextpilot_integrations.conversation import rewrite
+from contextpilot_integrations.deduplication import Transcript
 from contextpilot_integrations.edits import EditKind
 
 BLOCKS = {
@@ -168,6 +169,58 @@ def test_a_changed_line_costs_two_annotations_and_not_a_copy():
         "line CC of the file says that 40000 is the square of 200",
         '[lines 201-400 of a.txt, shown above: "line 201 of the file says that 40401 is"]',
     ]
+
+
+WAITING = "2026-01-01 12:00:00 INFO waiting for the lock on the table of orders"
+
+
+@pytest.mark.parametrize(
+    ("text", "annotations"),
+    [
+        ("\n".join([WAITING] * 2000), ["[499 times lines 1-4 of a.log"]),
+        ("\n".join([WAITING] * 1999), ["[498 times lines 1-4 of a.log"]),
+        ("\n".join([WAITING, "It goes on.", ""] * 700), ["[174 times lines 1-12 of a.log"]),
+        ("\n\n".join([WAITING] * 2000), ["[498 times lines 1-8 of a.log", "[lines 1-7 of a.log"]),
+        (json.dumps({"log": "\n".join([WAITING] * 2000)}), ["[499 times lines 1-4 of a.log"]),
+        (json.dumps([f"{WAITING} {WAITING} {WAITING} {WAITING}"] * 99), ['"[98 times 1 item of a.log']),
+    ],
+    ids=["lines", "a rest", "several lines", "empty lines between", "JSON string", "JSON items"],
+)
+def test_what_is_repeated_right_behind_itself_costs_one_annotation(text, annotations):
+    messages = [call("a.log"), result("a.log", text)]
+    rewriting = rewrite(messages, pilot=ContextPilot(on_error="raise"))
+    once = rewriting.messages[1]["content"]
+    assert [once[edit.place.start :].partition(", shown")[0] for edit in rewriting.edits] == annotations
+    assert rewriting.restore() == messages
+    assert rewrite(rewriting.messages).edits == ()
+
+
+def test_what_was_repeated_is_pointed_at_as_often():
+    text = "\n".join([WAITING] * 2000)
+    changed = "\n".join([*[WAITING] * 1000, "Now it goes on.", *[WAITING] * 999])
+    *_, again = sent([call("a.log"), result("a.log", text), call("b.log"), result("b.log", changed)])
+    shown = ' of a.log, shown above: "2026-01-01 12:00:00 INFO waiting for the"]'
+    assert again.split("\n") == [
+        f"[250 times lines 1-4{shown}",
+        "Now it goes on.",
+        f"[249 times lines 1-4{shown}",
+        *[WAITING] * 3,
+    ]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[{"event": WAITING, "seen": 1}] * 1000, [{f"field {n}": WAITING for n in range(1000)}]],
+    ids=["alike", "one"],
+)
+def test_rows_that_stay_are_not_compared_each_with_all(rows, monkeypatch):
+    compared = []
+    agrees = Transcript._agrees
+    monkeypatch.setattr(Transcript, "_agrees", lambda *args: compared.append(1) or agrees(*args))
+    again = [*rows[:-1], {**rows[-1], "and": "more"}]
+    texts = [json.dumps(rows), json.dumps(again)]
+    assert sent([call("a", "b"), result("a", texts[0]), result("b", texts[1], 1)])[1:] == texts
+    assert len(compared) < 100_000  # Each with all would be 16 million.
 
 
 def test_two_results_of_one_name_are_told_apart():
