@@ -19,6 +19,7 @@ from contextpilot_integrations.annotation import (
     LOCATION_TEMPLATE,
     ORDER_TEMPLATE,
     PASSAGE_TEMPLATE,
+    check_location_template,
     check_template,
 )
 from contextpilot_integrations.block import ContextBlock
@@ -61,7 +62,8 @@ class ContextPilot:
             text weighs 1.
         order_template: The order annotation's wording; "{order}" is where the blocks are named.
         location_template: What stands in the place of a block whose text the model can see elsewhere;
-            "{source}" says where.
+            "{source}" says where. Words of its own, 8 letters or 3 Chinese characters at least, tell it from
+            other lines.
         passage_template: The same for a passage: "{range}" is its lines, or how many items of JSON, of
             "{source}", and how many times where it is repeated; "{quote}" is how it begins.
         max_displacement: How many places a block may end up away from its rank, for models that lean on
@@ -104,11 +106,9 @@ class ContextPilot:
         self._slots = slots
         self._count = token_counter or estimate_tokens
         self._order_template = check_template("order_template", order_template, "{order}")
-        self._location_template = check_template(
-            "location_template", location_template, "{source}", one_line=True
-        )
-        self._passage_template = check_template(
-            "passage_template", passage_template, "{range}", one_line=True
+        self._location_template = check_location_template("location_template", location_template, "{source}")
+        self._passage_template = check_location_template(
+            "passage_template", passage_template, "{range}", "{source}", "{quote}"
         )
         self._max_displacement = max_displacement
         self._device = _checked_device(device)
