@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -223,16 +223,13 @@ def segments(
         for found in group.found
     ]
     data_in_json = is_data and text.lstrip().startswith(("{", "[", '"')) and is_json(text)
+    if data_in_json:
+        inner = [segment for segment in inner if segment.in_json]  # Lines of JSON are no block of it.
     if data_in_json and not inner and (joint := joint_of(text)):
         return [Segment(0, len(text), cuttable=cuttable, name=name, joint=joint)]
     if data_in_json:
-        taken = {segment.start for segment in inner}
-        inner += [
-            Segment(string.start(1), string.end(1), cuttable=cuttable, name=name, in_json=True)
-            for string in _JSON_STRING.finditer(text)
-            if len(string[1]) >= _MIN_STRING and string.start(1) not in taken
-        ]
-        inner.sort(key=lambda segment: segment.start)
+        string = Segment(0, 0, cuttable=cuttable, name=name, in_json=True)
+        inner = [*_strings_around(inner, string, text)]
     outer = Segment(0, 0, cuttable=cuttable and is_data and not data_in_json, name=name)
     divided: list[Segment] = []
     position = 0
@@ -241,6 +238,20 @@ def segments(
         divided.append(segment)
         position = segment.end
     return divided[:-1]
+
+
+def _strings_around(blocks: Sequence[Segment], like: Segment, text: str) -> Iterator[Segment]:
+    """Yield blocks in a JSON text, and what stands around them in its strings."""
+    left = deque(blocks)
+    for string in _JSON_STRING.finditer(text):
+        start, end = string.span(1)
+        while left and left[0].start < end:
+            if left[0].start - start >= _MIN_STRING:
+                yield replace(like, start=start, end=left[0].start)
+            start = left[0].end
+            yield left.popleft()
+        if end - start >= _MIN_STRING:
+            yield replace(like, start=start, end=end)
 
 
 def _between(outer: Segment, text: str, start: int, end: int) -> Iterator[Segment]:

@@ -1,4 +1,4 @@
-"""A chat of ten turns on vLLM: what stood in the turn before is cached, what stands above is not sent again."""
+"""A chat of ten turns on vLLM: the turn before is cached, and what stands above is not sent again."""
 
 from contextpilot_integrations import ContextPilot
 from contextpilot_integrations.annotation import LOCATION_TEMPLATE

@@ -146,6 +146,29 @@ def test_the_original_comes_back_and_the_input_stays(messages):
     assert [m.keys() for m in rewriting.messages] == [m.keys() for m in messages]
 
 
+@st.composite
+def conversations_and_blocks(draw):
+    """Messages, and blocks whose texts stand in them: documents, and any lines of a message."""
+    messages = draw(conversations)
+    texts = draw(st.lists(st.sampled_from(DOCUMENTS), max_size=3))
+    for message in messages:
+        if isinstance(message["content"], str) and draw(st.booleans()):
+            lines = message["content"].split("\n")
+            start = draw(st.integers(0, len(lines) - 1))
+            texts.append("\n".join(lines[start : draw(st.integers(start + 1, len(lines)))]))
+    return messages, [ContextBlock(str(place), text) for place, text in enumerate(texts)]
+
+
+@given(conversations_and_blocks())
+def test_the_original_comes_back_whatever_is_known(case):
+    messages, blocks = case
+    rewriting = rewrite(messages, pilot=new_pilot(), blocks=blocks)
+    assert rewriting.restore() == messages
+    for before, after in zip(messages, rewriting.messages, strict=True):
+        if before["role"] == "tool" and before["content"][:1] == "{":
+            assert after["content"].startswith("Please refer to ") or json.loads(after["content"])
+
+
 @given(conversations)
 def test_what_is_left_out_stands_verbatim_where_the_edit_says(messages):
     rewriting = rewrite(messages, pilot=new_pilot())

@@ -277,6 +277,33 @@ def test_a_file_in_a_json_string_is_split_at_its_escaped_line_ends():
     ]
 
 
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_known_text_amid_a_json_string_parts_it_and_nothing_comes_twice(indent):
+    known = BLOCKS[1]
+    first, second = (
+        json.dumps({"page": page, "found": f"{before}\n{known.text}\n{FILE}"}, indent=indent)
+        for page, before in ((1, BLOCKS[2].text), (2, BLOCKS[3].text))
+    )
+    messages = [call("a", "b"), result("a", first), result("b", second, 1)]
+    _, sent_first, sent_second = sent(messages, blocks=[known])
+    assert sent_first == first
+    lines = json.loads(sent_second)["found"].split("\n")
+    assert lines[:6] == BLOCKS[3].text.split("\n")
+    assert lines[6].startswith('Please refer to the text that begins "Chapter 1, sentence 0')
+    assert lines[7].startswith("[lines 2-401 of a, shown above")
+    assert len(lines) == 8
+
+
+@pytest.mark.parametrize("lines", [slice(None), slice(1, 3)], ids=["all", "some lines"])
+def test_known_lines_of_json_are_no_block_of_it(lines):
+    text = json.dumps({"path": "a.txt", "content": FILE, "more": FILE[:999]}, indent=2)
+    known = ContextBlock("k", "\n".join(text.split("\n")[lines]))
+    messages = [call("a", "b"), result("a", text), result("b", text.replace("a.txt", "b.txt"), 1)]
+    first, second = sent(messages, blocks=[known])[1:]
+    assert first == sent(messages)[1]
+    assert json.loads(second)["path"] == "b.txt"
+
+
 def flight(number, seats):
     prices = {"basic_economy": 51, "economy": 121, "business": 239}
     times = {"departs": "2024-05-20T06:00:00", "arrives": "2024-05-20T12:00:00"}
