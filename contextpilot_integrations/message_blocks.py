@@ -243,20 +243,23 @@ def segments(
 def _strings_around(blocks: Sequence[Segment], like: Segment, text: str) -> Iterator[Segment]:
     """Yield blocks in a JSON text, and what stands around them in its strings."""
     left = deque(blocks)
+    unnamed = replace(like, name="")  # Behind a block, lines of what has the name would be counted wrongly.
     for string in _JSON_STRING.finditer(text):
-        start, end = string.span(1)
+        piece, (start, end) = like, string.span(1)
         while left and left[0].start < end:
             if left[0].start - start >= _MIN_STRING:
-                yield replace(like, start=start, end=left[0].start)
-            start = left[0].end
+                yield replace(piece, start=start, end=left[0].start)
+            piece, start = unnamed, left[0].end
+            while text.startswith(("\\n", "\\r"), start):
+                start += 2
             yield left.popleft()
         if end - start >= _MIN_STRING:
-            yield replace(like, start=start, end=end)
+            yield replace(piece, start=start, end=end)
 
 
 def _between(outer: Segment, text: str, start: int, end: int) -> Iterator[Segment]:
     """Divide what stands between blocks at the markers of those whose ends are not known."""
-    name = outer.name
+    name = outer.name if start == 0 else ""  # As for strings.
     for marker in [*_MARKER.finditer(text, start, end), None]:
         stop = marker.start() if marker else end
         while start < stop and text[start] in "\r\n":

@@ -290,8 +290,14 @@ def test_a_known_text_amid_a_json_string_parts_it_and_nothing_comes_twice(indent
     lines = json.loads(sent_second)["found"].split("\n")
     assert lines[:6] == BLOCKS[3].text.split("\n")
     assert lines[6].startswith('Please refer to the text that begins "Chapter 1, sentence 0')
-    assert lines[7].startswith("[lines 2-401 of a, shown above")
+    assert lines[7].startswith('[lines 1-400 of the text that begins "line 1 of the file says that 1 is the"')
     assert len(lines) == 8
+
+
+def test_lines_behind_a_block_are_not_counted_as_those_of_the_whole_result():
+    messages = [call("a"), result("a", f"{BLOCKS[1].text}\n{FILE}"), call("b"), result("b", FILE)]
+    assert sent(messages)[-1].startswith("[lines 7-406 of a, shown above")
+    assert sent(messages, blocks=[BLOCKS[1]])[-1].startswith("[lines 1-400 of the text that begins")
 
 
 @pytest.mark.parametrize("lines", [slice(None), slice(1, 3)], ids=["all", "some lines"])
