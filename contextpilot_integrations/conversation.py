@@ -18,20 +18,19 @@ from typing import Any, NamedTuple
 
 from contextpilot_integrations.block import MARKER_START, ContextBlock
 from contextpilot_integrations.conversation_memory import Conversation, Decision, conversation_keys
-from contextpilot_integrations.deduplication import Segment
 from contextpilot_integrations.edits import Message, Rewriting, with_text
 from contextpilot_integrations.message_blocks import (
     MessageBlocks,
     MessageTexts,
     find_message_blocks,
     reorder,
-    segments,
     texts_of,
 )
 from contextpilot_integrations.namespace import Namespace
 from contextpilot_integrations.pilot import ContextPilot, estimate_tokens
 from contextpilot_integrations.plan import Outcome, Plan
 from contextpilot_integrations.recognition import Found, Texts
+from contextpilot_integrations.segments import Segment, segments
 from contextpilot_integrations.wording import Wording, quoted
 
 __all__ = ["rewrite"]
@@ -55,8 +54,9 @@ def rewrite(
     added behind them.
 
     The first messages of a conversation are rewritten alike whether more follow or not. Rewriting what was
-    rewritten by the same pilot changes nothing where blocks are recognised by their form; of those that only
-    ``blocks`` told, a pilot that forgot them sees less in what is left of their texts.
+    rewritten changes nothing where blocks are recognised by their form. One that only ``blocks`` told is known
+    no more once lines of it were left out: then more may be left out around them. To leave out such blocks as
+    a whole or not at all would mend that, and cost what their lines save.
 
     Args:
         messages: The whole list as OpenAI's API takes it; it and they stay as they are.

@@ -10,8 +10,7 @@ taken apart by its members instead.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,9 +23,10 @@ from contextpilot_integrations.block import MARKER_START
 from contextpilot_integrations.edits import Edit, EditKind, Place
 from contextpilot_integrations.json_members import JsonMembers, shown
 from contextpilot_integrations.recognition import escape
+from contextpilot_integrations.segments import Pieces, Section, Segment, pieces_of, section_of
 from contextpilot_integrations.wording import Wording, is_like_annotation, quoted
 
-__all__ = ["MIN_RUN_TOKENS", "Segment", "Transcript"]
+__all__ = ["MIN_RUN_TOKENS", "Transcript"]
 
 MIN_RUN_TOKENS = 64
 """What a run must be worth to be left out, where an annotation costs about 25 tokens. The run alone decides,
@@ -37,44 +37,10 @@ over overlapping passages 32 saved 51.5 % of all tokens by 1,673 passages, 64 sa
 _LINE_ENDS = {"\n", "\\n"}
 _MIN_ANCHOR = 8  # Characters: a brace does not lead to a run, but may lie within one.
 _MAX_CANDIDATES = 16
-_JSON_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A stretch of a text whose lines may be pointed at.
-
-    Attributes:
-        start: Its first character.
-        end: The character after its last.
-        cuttable: Whether its lines may also be left out.
-        name: What the text shows for it; empty if nothing.
-        whole: Whether it is all of a block, or of a tool's result.
-        in_json: Whether it is the inside of a JSON string, whose line ends are escaped.
-        lead: How many characters before it, its marker, are left out together with all of it.
-        joint: What stands between the members of JSON that is taken apart by them; empty where lines are.
-    """
-
-    start: int
-    end: int
-    cuttable: bool = False
-    name: str = ""
-    whole: bool = False
-    in_json: bool = False
-    lead: int = 0
-    joint: str = ""
-
-
-class _Section(NamedTuple):
-    message: int
-    part: int | None
-    name: str
-    beginning: str
-    joint: str  # What stands between its pieces.
 
 
 class _Line(NamedTuple):
-    section: _Section
+    section: Section
     stretch: int  # Lines of one stretch stand one behind the other.
     number: int  # Counted from 1 in what goes out of the section.
     start: int
@@ -92,16 +58,6 @@ class _Run(NamedTuple):
         return self.first + self.times * (self.last - self.first + 1) - 1
 
 
-class _Pieces(NamedTuple):
-    """A segment's lines, or the pieces of its JSON."""
-
-    section: _Section
-    texts: Sequence[str]
-    spans: Sequence[tuple[int, int]]
-    members: JsonMembers | None
-    reached: dict[int, int]  # By how far before them the source is: up to where they are known to agree.
-
-
 @dataclass(slots=True)
 class Transcript:
     """The texts of a conversation as they go out, and where each of their lines stands.
@@ -114,7 +70,7 @@ class Transcript:
     _texts: list[str] = field(default_factory=list)
     _lines: list[_Line] = field(default_factory=list)
     _anchors: dict[str, list[int]] = field(default_factory=dict)
-    _wholes: dict[str, tuple[_Section, int]] = field(default_factory=dict)
+    _wholes: dict[str, tuple[Section, int]] = field(default_factory=dict)
     _named: dict[str, tuple[str, bool]] = field(default_factory=dict)
     _ambiguous: set[str] = field(default_factory=set)
     _stretches: int = 0
@@ -151,7 +107,7 @@ class Transcript:
                     self._add_segment(segment, writer, wording)
         writer.copy_to(len(text))
         if whole is not None and text and writer.is_literal:
-            self._wholes.setdefault(text, (_section(whole, writer), 0))
+            self._wholes.setdefault(text, (section_of(whole, text, message, part), 0))
         return "".join(writer.pieces), writer.edits
 
     def _note_names(self, text: str, segments: Sequence[Segment]) -> None:
@@ -173,7 +129,7 @@ class Transcript:
             if not same:
                 self._ambiguous.add(segment.name)
 
-    def _source(self, section: _Section) -> str:
+    def _source(self, section: Section) -> str:
         """Return what an annotation calls a section: a name that two texts had tells nothing."""
         if section.name and section.name not in self._ambiguous:
             return section.name
@@ -195,7 +151,8 @@ class Transcript:
     def _add_segment(self, segment: Segment, writer: _Writer, wording: Wording) -> None:
         text, begin = writer.text, writer.position + segment.lead
         is_literal = True
-        pieces = _pieces(segment, writer)
+        section = section_of(segment, text, writer.message, writer.part)
+        pieces = pieces_of(segment, text, section)
         lines, spans = pieces.texts, pieces.spans
         settled = at = number = 0
         self._stretches += 1
@@ -252,7 +209,7 @@ class Transcript:
         self._lines.append(line)
         self.characters += len(text)
 
-    def _longest_run(self, pieces: _Pieces, at: int, settled: int) -> _Run | None:
+    def _longest_run(self, pieces: Pieces, at: int, settled: int) -> _Run | None:
         """Find the longest run of earlier lines that agrees with these around one of them."""
         lines, members = pieces.texts, pieces.members
         best: _Run | None = None
@@ -287,7 +244,7 @@ class Transcript:
             first, source = first + 1, source + 1
         return _Run(first, last, source)
 
-    def _repeated(self, run: _Run, pieces: _Pieces) -> _Run:
+    def _repeated(self, run: _Run, pieces: Pieces) -> _Run:
         """Return a run as often as it stands there, with the empty lines between, where they are repeated."""
         lines, stretch, last = pieces.texts, self._lines[run.source].stretch, run.last
         if pieces.members is None:
@@ -309,7 +266,7 @@ class Transcript:
         first: int,
         last: int,
         members: JsonMembers,
-        section: _Section,
+        section: Section,
     ) -> tuple[int, int] | None:
         """Return the most whole members around one that agree, from one on that its name tells apart."""
         best = None
@@ -321,12 +278,12 @@ class Transcript:
         return best
 
     def _is_told_apart(
-        self, lines: Sequence[str], first: int, at: int, members: JsonMembers, section: _Section
+        self, lines: Sequence[str], first: int, at: int, members: JsonMembers, section: Section
     ) -> bool:
         """Tell whether any name from one piece to another could tell members apart."""
         return any(self._is_shown_once(lines[members.name(n)], section) for n in range(first, at + 1))
 
-    def _is_shown_once(self, line: str, section: _Section) -> bool:
+    def _is_shown_once(self, line: str, section: Section) -> bool:
         shown = self._anchors.get(line, ())
         within = [place for place in shown if self._lines[place].section == section]
         return len(within) == 1 and len(shown) < _MAX_CANDIDATES
@@ -339,7 +296,7 @@ class Transcript:
         )
 
     def _annotation(
-        self, run: _Run, pieces: _Pieces, segment: Segment, wording: Wording
+        self, run: _Run, pieces: Pieces, segment: Segment, wording: Wording
     ) -> tuple[EditKind, str]:
         lines, members = pieces.texts, pieces.members
         first, last = self._lines[run.source], self._lines[run.source + run.last - run.first]
@@ -389,35 +346,6 @@ class _Writer:
     def _write(self, piece: str) -> None:
         self.pieces.append(piece)
         self.position += len(piece)
-
-
-def _pieces(segment: Segment, writer: _Writer) -> _Pieces:
-    members = JsonMembers(writer.text) if segment.joint else None
-    spans = members.spans if members else [*_line_spans(writer.text, segment)]
-    return _Pieces(
-        _section(segment, writer), [writer.text[start:end] for start, end in spans], spans, members, {}
-    )
-
-
-def _line_spans(text: str, segment: Segment) -> Iterator[tuple[int, int]]:
-    start = segment.start
-    if segment.in_json:
-        for escaped in _JSON_ESCAPE.finditer(text, segment.start, segment.end):
-            if escaped[1] == "n":
-                yield start, escaped.start()
-                start = escaped.end()
-    else:
-        while (end := text.find("\n", start, segment.end)) >= 0:
-            yield start, end
-            start = end + 1
-    yield start, segment.end
-
-
-def _section(segment: Segment, writer: _Writer) -> _Section:
-    content = writer.text[segment.start : segment.end]
-    beginning = quoted(content, in_json=segment.in_json)
-    joint = segment.joint or ("\\n" if segment.in_json else "\n")  # See _LINE_ENDS.
-    return _Section(writer.message, writer.part, segment.name, beginning, joint)
 
 
 def _fitting(annotation: str, segment: Segment) -> str:

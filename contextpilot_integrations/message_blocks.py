@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeAlias
 
-from contextpilot_integrations.block import MARKER_START
-from contextpilot_integrations.deduplication import Segment
 from contextpilot_integrations.edits import Edit, EditKind, Message, Place
-from contextpilot_integrations.json_members import joint_of
 from contextpilot_integrations.recognition import Blocks, Form, Found, Texts, find_blocks, is_json
 
-__all__ = ["MessageBlocks", "MessageTexts", "find_message_blocks", "reorder", "segments", "texts_of"]
+__all__ = ["MessageBlocks", "MessageTexts", "find_message_blocks", "reorder", "texts_of"]
 
 MessageTexts: TypeAlias = dict[int | None, str]
 """A message's texts by content part; under None where the content is one string."""
 
-_MIN_STRING = 8  # Characters from which a string in JSON is looked at.
 _MIN_PART = 80  # Characters from which a content part counts as a block of its own.
 _CLOSING = {Form.XML: re.compile(r"\s*</documents>"), Form.JSON: re.compile(r"\s*\]")}
-_MARKER = re.compile(rf"^({re.escape(MARKER_START)}[A-Za-z0-9_.-]+\]) ", re.MULTILINE)
-_JSON_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,85 +183,6 @@ def _reorder_parts(
     edits.append(Edit(EditKind.ORDER_ANNOTATION, Place(message, question, 0, len(before)), ""))
     new[question] = before + texts[question]
     return replace(blocks, groups=groups), new, edits
-
-
-def segments(
-    blocks: MessageBlocks, part: int | None, text: str, *, name: str, cuttable: bool, is_data: bool
-) -> list[Segment]:
-    """Divide a text into what may be pointed at, and what of that may be left out.
-
-    JSON of one line is left out by its members, other JSON inside its strings alone, so that it stays JSON;
-    but a result that stands elsewhere as a whole gives way as a whole.
-
-    Args:
-        blocks: The message's blocks.
-        part: The text's part.
-        text: The text.
-        name: What the conversation shows for all of it; may be empty.
-        cuttable: Whether blocks may be left out.
-        is_data: Whether that goes for what is no block too.
-    """
-    inner = [
-        Segment(
-            found.text_start,
-            found.text_end,
-            cuttable=cuttable,
-            # A part of a result is not called as all of it is.
-            name=found.name or (name if found.end - found.start == len(text) else ""),
-            whole=True,
-            in_json=found.in_json,
-            lead=found.text_start - found.start if group.form is Form.RENDERED else 0,
-        )
-        for at, group in blocks.groups
-        if at == part
-        for found in group.found
-    ]
-    data_in_json = is_data and text.lstrip().startswith(("{", "[", '"')) and is_json(text)
-    if data_in_json:
-        inner = [segment for segment in inner if segment.in_json]  # Lines of JSON are no block of it.
-    if data_in_json and not inner and (joint := joint_of(text)):
-        return [Segment(0, len(text), cuttable=cuttable, name=name, joint=joint)]
-    if data_in_json:
-        string = Segment(0, 0, cuttable=cuttable, name=name, in_json=True)
-        inner = [*_strings_around(inner, string, text)]
-    outer = Segment(0, 0, cuttable=cuttable and is_data and not data_in_json, name=name)
-    divided: list[Segment] = []
-    position = 0
-    for segment in [*inner, Segment(len(text), len(text))]:
-        divided += _between(outer, text, position, segment.start - segment.lead)
-        divided.append(segment)
-        position = segment.end
-    return divided[:-1]
-
-
-def _strings_around(blocks: Sequence[Segment], like: Segment, text: str) -> Iterator[Segment]:
-    """Yield blocks in a JSON text, and what stands around them in its strings."""
-    left = deque(blocks)
-    unnamed = replace(like, name="")  # Behind a block, lines of what has the name would be counted wrongly.
-    for string in _JSON_STRING.finditer(text):
-        piece, (start, end) = like, string.span(1)
-        while left and left[0].start < end:
-            if left[0].start - start >= _MIN_STRING:
-                yield replace(piece, start=start, end=left[0].start)
-            piece, start = unnamed, left[0].end
-            while text.startswith(("\\n", "\\r"), start):
-                start += 2
-            yield left.popleft()
-        if end - start >= _MIN_STRING:
-            yield replace(piece, start=start, end=end)
-
-
-def _between(outer: Segment, text: str, start: int, end: int) -> Iterator[Segment]:
-    """Divide what stands between blocks at the markers of those whose ends are not known."""
-    name = outer.name if start == 0 else ""  # As for strings.
-    for marker in [*_MARKER.finditer(text, start, end), None]:
-        stop = marker.start() if marker else end
-        while start < stop and text[start] in "\r\n":
-            start += 1
-        if start < stop:
-            yield replace(outer, start=start, end=stop, name=name)
-        if marker:
-            start, name = marker.end(), marker[1]
 
 
 def _is_one_block_per_part(message: Message, texts: MessageTexts) -> bool:
