@@ -14,7 +14,7 @@ from contextpilot_integrations.chat_request import CALLERS_FIELD, ChatRequest
 from contextpilot_integrations.console import Json, bad_input, show
 from contextpilot_integrations.conversation import rewrite as rewrite_messages
 from contextpilot_integrations.evaluation.analysis import analyze as analyze_trace
-from contextpilot_integrations.evaluation.jsonl import Record, read_records, write_jsonl
+from contextpilot_integrations.evaluation.jsonl import Record, check_output, read_records, write_jsonl
 from contextpilot_integrations.evaluation.prompt import build_prompt, count_tokens, tokenize
 from contextpilot_integrations.evaluation.simulator import parse_capacity, simulate_tokens
 from contextpilot_integrations.evaluation.simulator import simulate as simulate_blocks
@@ -75,6 +75,7 @@ def align(
     its length in tokens, and the capacity stands for so many blocks of average length.
     """
     with bad_input():
+        check_output(output, trace, warm, blocks)
         before = [] if warm is None else read_trace(warm, blocks)
         requests = read_trace(trace, blocks)
         pilot = ContextPilot(
@@ -154,6 +155,7 @@ def rewrite(
     "tenant"; a report takes its place: tokens before and after, what was replaced, and where each stands.
     """
     with bad_input():
+        check_output(output, messages)
         requests = [(record.fields, _chat_request(record)) for record in read_records(messages)]
         pilot = ContextPilot(token_counter=count_tokens, on_error="raise")
         write_jsonl(output, (_rewritten(body, request, pilot) for body, request in requests))

@@ -17,21 +17,20 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from contextpilot_integrations.block import MARKER_START, ContextBlock, checked_blocks
-from contextpilot_integrations.conversation_memory import Conversation, Decision, frozen
-from contextpilot_integrations.deduplication import Segment
+from contextpilot_integrations.conversation_memory import Conversation, Decision, conversation_keys
 from contextpilot_integrations.edits import Message, Rewriting, checked_messages, with_text
 from contextpilot_integrations.message_blocks import (
     MessageBlocks,
     MessageTexts,
     find_message_blocks,
     reorder,
-    segments,
     texts_of,
 )
 from contextpilot_integrations.namespace import Namespace
 from contextpilot_integrations.pilot import ContextPilot, estimate_tokens
 from contextpilot_integrations.plan import Outcome, Plan
-from contextpilot_integrations.recognition import Found
+from contextpilot_integrations.recognition import Found, Texts
+from contextpilot_integrations.segments import Segment, segments
 from contextpilot_integrations.wording import Wording, quoted
 
 __all__ = ["rewrite"]
@@ -55,8 +54,9 @@ def rewrite(
     added behind them.
 
     The first messages of a conversation are rewritten alike whether more follow or not. Rewriting what was
-    rewritten by the same pilot changes nothing where blocks are recognised by their form; of those that only
-    ``blocks`` told, a pilot that forgot them sees less in what is left of their texts.
+    rewritten changes nothing where blocks are recognised by their form. One that only ``blocks`` told is known
+    no more once lines of it were left out: then more may be left out around them. To leave out such blocks as
+    a whole or not at all would mend that, and cost what their lines save.
 
     Args:
         messages: The whole list as OpenAI's API takes it; it and they stay as they are.
@@ -72,12 +72,12 @@ def rewrite(
     """
     given = checked_messages(messages)
     views = [_view(message, place) for place, message in enumerate(given)]
-    known = tuple(block.text for block in checked_blocks(blocks))
+    known = Texts(block.text for block in checked_blocks(blocks))
     pilot = pilot or ContextPilot()
     try:
         return _Rewriter(pilot, namespace, known, request_id).rewritten(given, views)
     except Exception as error:
-        pilot.report_failure(error)
+        pilot.report_failure(error, "rewriting")
         return Rewriting(given)
 
 
@@ -86,7 +86,7 @@ class _Turn(NamedTuple):
 
     place: int
     message: Mapping[str, Any]
-    key: int
+    key: bytes
     is_new: bool  # Whether no answer follows it: it was not sent before.
 
     @property
@@ -107,7 +107,7 @@ class _Rewriter:
     """Rewrites the messages of one request."""
 
     def __init__(
-        self, pilot: ContextPilot, namespace: Namespace, known: Sequence[str], request_id: Hashable | None
+        self, pilot: ContextPilot, namespace: Namespace, known: Texts, request_id: Hashable | None
     ) -> None:
         self._pilot = pilot
         self._namespace = namespace
@@ -119,32 +119,26 @@ class _Rewriter:
 
     def rewritten(self, given: list[Message], views: Sequence[Mapping[str, Any]]) -> Rewriting:
         memory = self._pilot.conversations
-        messages = [frozen(view) for view in views]
-        keys = self._keys(messages)
-        talk = memory.take(keys, messages) or Conversation()
+        keys = conversation_keys(self._namespace, views)
+        talk = memory.take(keys) or Conversation()
         last_answer = max((n for n, view in enumerate(views) if view.get("role") == "assistant"), default=-1)
         outgoing = list(given)
         for place, texts in talk.changed.items():
             outgoing[place] = _with_texts(given[place], texts)
-        for place in range(len(talk.messages), len(given)):
+        for place in range(talk.length, len(given)):
             turn = _Turn(place, views[place], keys[place], place > last_answer)
             if texts := self._take_up(talk, turn, outgoing):
                 talk.changed[place] = texts
                 outgoing[place] = _with_texts(given[place], texts)
                 if turn.is_new and not talk.answered:
                     # What goes out now has its order, should it be rewritten once more.
-                    sent = self._keys([frozen(message) for message in outgoing[: place + 1]])[-1]
+                    *_, sent = conversation_keys(self._namespace, outgoing[: place + 1])
                     memory.decide(sent, Decision())
-            talk.messages.append(messages[place])
+            talk.length += 1
         edits = tuple(talk.edits)
         if keys:
             memory.put(keys[-1], talk)
         return Rewriting(outgoing, edits, self._plan)
-
-    def _keys(self, messages: Sequence[Hashable]) -> list[int]:
-        """Return what stands for the first message, the first two and so on."""
-        key = hash(self._namespace.key)
-        return [key := hash((key, message)) for message in messages]
 
     def _take_up(self, talk: Conversation, turn: _Turn, outgoing: Sequence[Message]) -> MessageTexts:
         """Take up a conversation's next message, and return the texts that change."""
@@ -178,7 +172,7 @@ class _Rewriter:
         if decided is not None and decided.blocks is not None:
             return decided.blocks, decided.order
         # Also in tools' earlier results, so that who remembers nothing of them leaves out the same.
-        known = self._known if turn.is_new or turn.is_data else ()
+        known = self._known if turn.is_new or turn.is_data else Texts()
         blocks = find_message_blocks(
             turn.message,
             texts,

@@ -2,15 +2,15 @@
 
 Algorithm 3, with one line as a piece. Every line is looked up among those that go out literally before it;
 neighbouring hits make one run, as long as both texts agree, so that a changed line in a long file costs two
-annotations and not a copy. Lines are compared as they are, character by character, so a row that differs in a
-digit stays, and what is left out always stands verbatim where the annotation points: no run points at a line
-that was itself left out. JSON of one line is taken apart by its members instead.
+annotations and not a copy. A run that is repeated right behind itself costs one. Lines are compared as they
+are, character by character, so a row that differs in a digit stays, and what is left out always stands
+verbatim where the annotation points: no run points at a line that was itself left out. JSON of one line is
+taken apart by its members instead.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -23,9 +23,10 @@ from contextpilot_integrations.block import MARKER_START
 from contextpilot_integrations.edits import Edit, EditKind, Place
 from contextpilot_integrations.json_members import JsonMembers, shown
 from contextpilot_integrations.recognition import escape
+from contextpilot_integrations.segments import Pieces, Section, Segment, pieces_of, section_of
 from contextpilot_integrations.wording import Wording, is_like_annotation, quoted
 
-__all__ = ["MIN_RUN_TOKENS", "Segment", "Transcript"]
+__all__ = ["MIN_RUN_TOKENS", "Transcript"]
 
 MIN_RUN_TOKENS = 64
 """What a run must be worth to be left out, where an annotation costs about 25 tokens. The run alone decides,
@@ -36,44 +37,10 @@ over overlapping passages 32 saved 51.5 % of all tokens by 1,673 passages, 64 sa
 _LINE_ENDS = {"\n", "\\n"}
 _MIN_ANCHOR = 8  # Characters: a brace does not lead to a run, but may lie within one.
 _MAX_CANDIDATES = 16
-_JSON_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A stretch of a text whose lines may be pointed at.
-
-    Attributes:
-        start: Its first character.
-        end: The character after its last.
-        cuttable: Whether its lines may also be left out.
-        name: What the text shows for it; empty if nothing.
-        whole: Whether it is all of a block, or of a tool's result.
-        in_json: Whether it is the inside of a JSON string, whose line ends are escaped.
-        lead: How many characters before it, its marker, are left out together with all of it.
-        joint: What stands between the members of JSON that is taken apart by them; empty where lines are.
-    """
-
-    start: int
-    end: int
-    cuttable: bool = False
-    name: str = ""
-    whole: bool = False
-    in_json: bool = False
-    lead: int = 0
-    joint: str = ""
-
-
-class _Section(NamedTuple):
-    message: int
-    part: int | None
-    name: str
-    beginning: str
-    joint: str  # What stands between its pieces.
 
 
 class _Line(NamedTuple):
-    section: _Section
+    section: Section
     stretch: int  # Lines of one stretch stand one behind the other.
     number: int  # Counted from 1 in what goes out of the section.
     start: int
@@ -83,6 +50,12 @@ class _Run(NamedTuple):
     first: int
     last: int
     source: int  # The earlier line that its first line equals.
+    times: int = 1  # How often it stands there, one right behind the other.
+
+    @property
+    def end(self) -> int:
+        """The last line of the last time."""
+        return self.first + self.times * (self.last - self.first + 1) - 1
 
 
 @dataclass(slots=True)
@@ -97,7 +70,7 @@ class Transcript:
     _texts: list[str] = field(default_factory=list)
     _lines: list[_Line] = field(default_factory=list)
     _anchors: dict[str, list[int]] = field(default_factory=dict)
-    _wholes: dict[str, tuple[_Section, int]] = field(default_factory=dict)
+    _wholes: dict[str, tuple[Section, int]] = field(default_factory=dict)
     _named: dict[str, tuple[str, bool]] = field(default_factory=dict)
     _ambiguous: set[str] = field(default_factory=set)
     _stretches: int = 0
@@ -134,7 +107,7 @@ class Transcript:
                     self._add_segment(segment, writer, wording)
         writer.copy_to(len(text))
         if whole is not None and text and writer.is_literal:
-            self._wholes.setdefault(text, (_section(whole, writer), 0))
+            self._wholes.setdefault(text, (section_of(whole, text, message, part), 0))
         return "".join(writer.pieces), writer.edits
 
     def _note_names(self, text: str, segments: Sequence[Segment]) -> None:
@@ -156,7 +129,7 @@ class Transcript:
             if not same:
                 self._ambiguous.add(segment.name)
 
-    def _source(self, section: _Section) -> str:
+    def _source(self, section: Section) -> str:
         """Return what an annotation calls a section: a name that two texts had tells nothing."""
         if section.name and section.name not in self._ambiguous:
             return section.name
@@ -178,10 +151,9 @@ class Transcript:
     def _add_segment(self, segment: Segment, writer: _Writer, wording: Wording) -> None:
         text, begin = writer.text, writer.position + segment.lead
         is_literal = True
-        section = _section(segment, writer)
-        members = JsonMembers(text) if segment.joint else None
-        spans = members.spans if members else [*_line_spans(text, segment)]
-        lines = [text[start:end] for start, end in spans]
+        section = section_of(segment, text, writer.message, writer.part)
+        pieces = pieces_of(segment, text, section)
+        lines, spans = pieces.texts, pieces.spans
         settled = at = number = 0
         self._stretches += 1
 
@@ -189,7 +161,8 @@ class Transcript:
             nonlocal settled, number
             for place in range(settled, end):
                 number += 1
-                self._keep(lines[place], _Line(section, self._stretches, number, spans[place][0] + shift))
+                start = spans[place][0] + shift
+                self._keep(lines[place], _Line(pieces.section, self._stretches, number, start))
             settled = end
 
         shift = writer.position - writer.read
@@ -201,17 +174,20 @@ class Transcript:
                 settled = at + 1
                 number += 1
                 self._stretches += 1
-            elif segment.cuttable and (run := self._longest_run(lines, at, settled, section, members)):
+            elif segment.cuttable and (run := self._longest_run(pieces, at, settled)):
                 first, last = spans[run.first][0], spans[run.last][1]
-                kind, annotation = self._annotation(run, lines, segment, wording, members)
+                kind, annotation = self._annotation(run, pieces, segment, wording)
                 tokens = wording.count(text[first:last])
                 if tokens >= MIN_RUN_TOKENS and tokens > wording.count(annotation):
                     keep(run.first)
+                    if (repeated := self._repeated(run, pieces)).times > 1:
+                        run, last = repeated, spans[repeated.last][1]
+                        kind, annotation = self._annotation(run, pieces, segment, wording)
                     writer.copy_to(first - segment.lead if kind is EditKind.BLOCK else first)
-                    writer.replace(kind, last, annotation, self._place(run, last - first))
+                    writer.replace(kind, spans[run.end][1], annotation, self._place(run, last - first))
                     is_literal = False
                     shift = writer.position - writer.read
-                    at = run.last
+                    at = run.end
                     settled = at + 1
                     number += 1
                     self._stretches += 1
@@ -222,7 +198,7 @@ class Transcript:
         writer.copy_to(segment.end)
         writer.is_literal = writer.is_literal and is_literal
         if segment.whole and segment.start < segment.end and is_literal:
-            self._wholes.setdefault(text[segment.start : segment.end], (section, begin))
+            self._wholes.setdefault(text[segment.start : segment.end], (pieces.section, begin))
 
     def _keep(self, text: str, line: _Line) -> None:
         if len(text) >= _MIN_ANCHOR and not text.isspace():
@@ -233,41 +209,55 @@ class Transcript:
         self._lines.append(line)
         self.characters += len(text)
 
-    def _longest_run(
-        self,
-        lines: Sequence[str],
-        at: int,
-        settled: int,
-        section: _Section,
-        members: JsonMembers | None,
-    ) -> _Run | None:
+    def _longest_run(self, pieces: Pieces, at: int, settled: int) -> _Run | None:
         """Find the longest run of earlier lines that agrees with these around one of them."""
+        lines, members = pieces.texts, pieces.members
         best: _Run | None = None
         for source in self._anchors.get(lines[at], ()):
             first = last = at
             place = self._lines[source]
-            if place.section.joint == section.joint:
-                shift, stretch = source - at, place.stretch
+            shift, stretch = source - at, place.stretch
+            is_alike = place.section.joint == pieces.section.joint
+            if not is_alike and not {place.section.joint, pieces.section.joint} <= _LINE_ENDS:
+                continue
+            while is_alike and first > settled and self._agrees(first - 1 + shift, stretch, lines[first - 1]):
+                first -= 1
+            if members is not None and not self._is_told_apart(lines, first, at, members, place.section):
+                continue
+            if is_alike:
+                last = max(at, pieces.reached.get(shift, at))
                 while last + 1 < len(lines) and self._agrees(last + 1 + shift, stretch, lines[last + 1]):
                     last += 1
-                while first > settled and self._agrees(first - 1 + shift, stretch, lines[first - 1]):
-                    first -= 1
-            elif not {place.section.joint, section.joint} <= _LINE_ENDS:
-                continue
+                pieces.reached[shift] = last
             if members is not None:
                 if (found := self._members(lines, at, first, last, members, place.section)) is None:
                     continue
                 first, last = found
             if best is None or last - first > best.last - best.first:
-                best = _Run(first, last, source - at + first)
+                best = _Run(first, last, first + shift)
         if best is None:
             return None
-        first, last, source = best
+        first, last, source, _ = best
         while not lines[last].strip():
             last -= 1
         while not lines[first].strip():
             first, source = first + 1, source + 1
         return _Run(first, last, source)
+
+    def _repeated(self, run: _Run, pieces: Pieces) -> _Run:
+        """Return a run as often as it stands there, with the empty lines between, where they are repeated."""
+        lines, stretch, last = pieces.texts, self._lines[run.source].stretch, run.last
+        if pieces.members is None:
+            shift = run.source - run.first
+            while last + 1 < len(lines) and self._agrees(last + 1 + shift, stretch, lines[last + 1]):
+                last += 1
+        run = _Run(run.first, last, run.source)
+        size = last - run.first + 1
+        while run.end + size < len(lines) and all(
+            self._agrees(run.source + n, stretch, lines[run.end + 1 + n]) for n in range(size)
+        ):
+            run = run._replace(times=run.times + 1)
+        return run
 
     def _members(
         self,
@@ -276,7 +266,7 @@ class Transcript:
         first: int,
         last: int,
         members: JsonMembers,
-        section: _Section,
+        section: Section,
     ) -> tuple[int, int] | None:
         """Return the most whole members around one that agree, from one on that its name tells apart."""
         best = None
@@ -287,7 +277,13 @@ class Transcript:
                 best = start, end
         return best
 
-    def _is_shown_once(self, line: str, section: _Section) -> bool:
+    def _is_told_apart(
+        self, lines: Sequence[str], first: int, at: int, members: JsonMembers, section: Section
+    ) -> bool:
+        """Tell whether any name from one piece to another could tell members apart."""
+        return any(self._is_shown_once(lines[members.name(n)], section) for n in range(first, at + 1))
+
+    def _is_shown_once(self, line: str, section: Section) -> bool:
         shown = self._anchors.get(line, ())
         within = [place for place in shown if self._lines[place].section == section]
         return len(within) == 1 and len(shown) < _MAX_CANDIDATES
@@ -300,24 +296,22 @@ class Transcript:
         )
 
     def _annotation(
-        self,
-        run: _Run,
-        lines: Sequence[str],
-        segment: Segment,
-        wording: Wording,
-        members: JsonMembers | None,
+        self, run: _Run, pieces: Pieces, segment: Segment, wording: Wording
     ) -> tuple[EditKind, str]:
+        lines, members = pieces.texts, pieces.members
         first, last = self._lines[run.source], self._lines[run.source + run.last - run.first]
         source = self._source(first.section)
         if members is not None:
             quote = quoted(shown(lines[members.name(run.first)]), in_json=False)
             count = members.count(run.first, run.last)
-            annotation = members_annotation(count, source, quote, wording.passage)
+            annotation = members_annotation(count, source, quote, wording.passage, times=run.times)
             return EditKind.PASSAGE, members.replacement(annotation, run.first)
         if segment.whole and run.last - run.first == len(lines) - 1 and first.number == 1:
             return EditKind.BLOCK, _fitting(location_annotation(source, wording.location), segment)
         quote = quoted(lines[run.first], in_json=segment.in_json)
-        passage = passage_annotation(first.number, last.number, source, quote, wording.passage)
+        passage = passage_annotation(
+            first.number, last.number, source, quote, wording.passage, times=run.times
+        )
         return EditKind.PASSAGE, _fitting(passage, segment)
 
     def _place(self, run: _Run, length: int) -> Place:
@@ -352,27 +346,6 @@ class _Writer:
     def _write(self, piece: str) -> None:
         self.pieces.append(piece)
         self.position += len(piece)
-
-
-def _line_spans(text: str, segment: Segment) -> Iterator[tuple[int, int]]:
-    start = segment.start
-    if segment.in_json:
-        for escaped in _JSON_ESCAPE.finditer(text, segment.start, segment.end):
-            if escaped[1] == "n":
-                yield start, escaped.start()
-                start = escaped.end()
-    else:
-        while (end := text.find("\n", start, segment.end)) >= 0:
-            yield start, end
-            start = end + 1
-    yield start, segment.end
-
-
-def _section(segment: Segment, writer: _Writer) -> _Section:
-    content = writer.text[segment.start : segment.end]
-    beginning = quoted(content, in_json=segment.in_json)
-    joint = segment.joint or ("\\n" if segment.in_json else "\n")  # See _LINE_ENDS.
-    return _Section(writer.message, writer.part, segment.name, beginning, joint)
 
 
 def _fitting(annotation: str, segment: Segment) -> str:

@@ -64,7 +64,7 @@ class Edit:
         place: Where the new text stands once this edit and those before it are made.
         original: What stood there before.
         source: Where the text that was left out stands in the messages that go out, without the marker of a
-            block. None where nothing was.
+            block, and once where it was repeated. None where nothing was.
     """
 
     kind: EditKind

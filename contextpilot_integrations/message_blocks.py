@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeAlias
 
-from contextpilot_integrations.block import MARKER_START
-from contextpilot_integrations.deduplication import Segment
 from contextpilot_integrations.edits import Edit, EditKind, Message, Place
-from contextpilot_integrations.json_members import joint_of
 from contextpilot_integrations.recognition import Blocks, Form, Found, Texts, find_blocks, is_json
 
-__all__ = ["MessageBlocks", "MessageTexts", "find_message_blocks", "reorder", "segments", "texts_of"]
+__all__ = ["MessageBlocks", "MessageTexts", "find_message_blocks", "reorder", "texts_of"]
 
 MessageTexts: TypeAlias = dict[int | None, str]
 """A message's texts by content part; under None where the content is one string."""
 
-_MIN_STRING = 8  # Characters from which a string in JSON is looked at.
 _MIN_PART = 80  # Characters from which a content part counts as a block of its own.
 _CLOSING = {Form.XML: re.compile(r"\s*</documents>"), Form.JSON: re.compile(r"\s*\]")}
-_MARKER = re.compile(rf"^({re.escape(MARKER_START)}[A-Za-z0-9_.-]+\]) ", re.MULTILINE)
-_JSON_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +66,7 @@ def find_message_blocks(
     texts: MessageTexts,
     *,
     is_data: bool,
-    known: Sequence[str],
+    known: Texts,
     shown: Texts,
     order_template: str,
 ) -> MessageBlocks:
@@ -100,13 +94,13 @@ def find_message_blocks(
 
 
 def _as_often_as_known(
-    groups: Iterable[tuple[int | None, Blocks]], texts: MessageTexts, known: Iterable[str]
+    groups: Sequence[tuple[int | None, Blocks]], texts: MessageTexts, known: Texts
 ) -> Iterator[tuple[int | None, Blocks]]:
     """Pass over known texts where they stand more often than they are known: someone quotes them there."""
-    groups, left = list(groups), Counter(known)
+    shown: Counter[str] = Counter()
     for part, group in groups:
         if group.form is not Form.KNOWN:
-            left.subtract(found.text_in(texts[part]) for found in group.found)
+            shown.update(found.text_in(texts[part]) for found in group.found)
     for part, group in groups:
         if group.form is not Form.KNOWN:
             yield part, group
@@ -114,9 +108,9 @@ def _as_often_as_known(
         found = []
         for one in group.found:
             text = one.text_in(texts[part])
-            if left[text] > 0:
+            if shown[text] < known.count(text):
                 found.append(one)
-            left[text] -= 1
+            shown[text] += 1
         if found:
             yield part, replace(group, found=tuple(found))
 
@@ -189,71 +183,6 @@ def _reorder_parts(
     edits.append(Edit(EditKind.ORDER_ANNOTATION, Place(message, question, 0, len(before)), ""))
     new[question] = before + texts[question]
     return replace(blocks, groups=groups), new, edits
-
-
-def segments(
-    blocks: MessageBlocks, part: int | None, text: str, *, name: str, cuttable: bool, is_data: bool
-) -> list[Segment]:
-    """Divide a text into what may be pointed at, and what of that may be left out.
-
-    JSON of one line is left out by its members, other JSON inside its strings alone, so that it stays JSON;
-    but a result that stands elsewhere as a whole gives way as a whole.
-
-    Args:
-        blocks: The message's blocks.
-        part: The text's part.
-        text: The text.
-        name: What the conversation shows for all of it; may be empty.
-        cuttable: Whether blocks may be left out.
-        is_data: Whether that goes for what is no block too.
-    """
-    inner = [
-        Segment(
-            found.text_start,
-            found.text_end,
-            cuttable=cuttable,
-            # A part of a result is not called as all of it is.
-            name=found.name or (name if found.end - found.start == len(text) else ""),
-            whole=True,
-            in_json=found.in_json,
-            lead=found.text_start - found.start if group.form is Form.RENDERED else 0,
-        )
-        for at, group in blocks.groups
-        if at == part
-        for found in group.found
-    ]
-    data_in_json = is_data and text.lstrip().startswith(("{", "[", '"')) and is_json(text)
-    if data_in_json and not inner and (joint := joint_of(text)):
-        return [Segment(0, len(text), cuttable=cuttable, name=name, joint=joint)]
-    if data_in_json:
-        taken = {segment.start for segment in inner}
-        inner += [
-            Segment(string.start(1), string.end(1), cuttable=cuttable, name=name, in_json=True)
-            for string in _JSON_STRING.finditer(text)
-            if len(string[1]) >= _MIN_STRING and string.start(1) not in taken
-        ]
-        inner.sort(key=lambda segment: segment.start)
-    outer = Segment(0, 0, cuttable=cuttable and is_data and not data_in_json, name=name)
-    divided: list[Segment] = []
-    position = 0
-    for segment in [*inner, Segment(len(text), len(text))]:
-        divided += _between(outer, text, position, segment.start - segment.lead)
-        divided.append(segment)
-        position = segment.end
-    return divided[:-1]
-
-
-def _between(outer: Segment, text: str, start: int, end: int) -> Iterator[Segment]:
-    """Divide what stands between blocks at the markers of those whose ends are not known."""
-    name = outer.name
-    for marker in [*_MARKER.finditer(text, start, end), None]:
-        stop = marker.start() if marker else end
-        while start < stop and text[start] in "\r\n":
-            start += 1
-        if start < stop:
-            yield replace(outer, start=start, end=stop, name=name)
-        if marker:
-            start, name = marker.end(), marker[1]
 
 
 def _is_one_block_per_part(message: Message, texts: MessageTexts) -> bool:

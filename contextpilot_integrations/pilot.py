@@ -19,6 +19,7 @@ from contextpilot_integrations.annotation import (
     LOCATION_TEMPLATE,
     ORDER_TEMPLATE,
     PASSAGE_TEMPLATE,
+    check_location_template,
     check_template,
 )
 from contextpilot_integrations.block import ContextBlock, checked_blocks
@@ -61,14 +62,15 @@ class ContextPilot:
             text weighs 1.
         order_template: The order annotation's wording; "{order}" is where the blocks are named.
         location_template: What stands in the place of a block whose text the model can see elsewhere;
-            "{source}" says where.
+            "{source}" says where. Words of its own, 8 letters or 3 Chinese characters at least, tell it from
+            other lines.
         passage_template: The same for a passage: "{range}" is its lines, or how many items of JSON, of
-            "{source}"; "{quote}" is how it begins.
+            "{source}", and how many times where it is repeated; "{quote}" is how it begins.
         max_displacement: How many places a block may end up away from its rank, for models that lean on
             the order more than on the annotation; 0 keeps every order. None: any number.
         device: Where batches are clustered: "cpu", "cuda", "cuda:1".
-        on_error: What happens when planning fails. "warn" sends the request as it was given, logs a
-            warning and counts it; "ignore" does not log; "raise" raises.
+        on_error: What happens when planning or rewriting fails. "warn" sends the request as it was given,
+            logs a warning and counts it; "ignore" does not log; "raise" raises.
         max_namespaces: How many namespaces are kept, the least recently used dropped first.
         conversation_characters: How much text of conversations is remembered (`rewrite`), about.
 
@@ -104,11 +106,9 @@ class ContextPilot:
         self._slots = slots
         self._count = token_counter or estimate_tokens
         self._order_template = check_template("order_template", order_template, "{order}")
-        self._location_template = check_template(
-            "location_template", location_template, "{source}", one_line=True
-        )
-        self._passage_template = check_template(
-            "passage_template", passage_template, "{range}", one_line=True
+        self._location_template = check_location_template("location_template", location_template, "{source}")
+        self._passage_template = check_location_template(
+            "passage_template", passage_template, "{range}", "{source}", "{quote}"
         )
         self._max_displacement = max_displacement
         self._device = _checked_device(device)
@@ -278,15 +278,19 @@ class ContextPilot:
         with self.index(namespace) as index:
             return index.evict(request_id)
 
-    def report_failure(self, error: Exception) -> None:
+    def report_failure(self, error: Exception, what: str = "planning") -> None:
         """Count a request that goes out as it was given, and say so as ``on_error`` wants it.
+
+        Args:
+            error: Why.
+            what: What failed, as the log calls it.
 
         Raises:
             Exception: The error, where ``on_error`` is "raise".
         """
         with self._lock:
             self._outcomes[Outcome.FAILED] += 1
-        self._report(error)
+        self._report(error, what)
 
     def measured(
         self,
@@ -440,13 +444,14 @@ class ContextPilot:
     def _weighed(self, block: ContextBlock) -> tuple[ContextBlock, int]:
         return block, max(1, int(self._count(block.text))) if block.text else 1
 
-    def _report(self, error: Exception) -> None:
+    def _report(self, error: Exception, what: str = "planning") -> None:
         if self._on_error == "raise":
             raise error
         if self._on_error == "warn":
             # The message of the error may hold a document's text, so only its type is logged.
             logger.warning(
-                'planning failed with %s; what was given goes out as it is (on_error="raise" shows why)',
+                '%s failed with %s; what was given goes out as it is (on_error="raise" shows why)',
+                what,
                 type(error).__name__,
             )
 

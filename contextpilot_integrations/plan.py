@@ -22,7 +22,7 @@ class Outcome(StrEnum):
     LABEL_COLLISION = "label_collision"
     """Left in the order retrieved, since markers in the prompt would be ambiguous."""
     FAILED = "failed"
-    """Left exactly as given, duplicates too, since planning failed."""
+    """Left exactly as given, duplicates too, since planning or rewriting failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def is_like_annotation(line: str, wording: Wording) -> bool:
 @lru_cache(maxsize=64)
 def _look_alike(*templates: str) -> re.Pattern[str]:
     forms = [form for t in templates for form in (t, escape(t))]
-    ranges = r"(?:lines? [0-9]+(?:-[0-9]+)?|[0-9]+ items?)"
+    ranges = r"(?:[0-9]+ times )?(?:lines? [0-9]+(?:-[0-9]+)?|[0-9]+ items?)"
     patterns = [re.sub(r"\\\{(?:source|quote)\\\}", ".+", re.escape(form)) for form in forms]
     either = "|".join(pattern.replace(r"\{range\}", ranges) for pattern in patterns)
     # In JSON that is taken apart by its members it is one of them, or all of a string that had lines.

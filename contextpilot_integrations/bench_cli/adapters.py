@@ -19,7 +19,7 @@ def adapters(
     k: Annotated[int, typer.Option(metavar="K", help="Blocks in each, all different.")] = 20,
     as_json: Json = False,
 ) -> None:
-    """Time requests through each adapter whose ecosystem is installed, beside the ecosystem and planning alone.
+    """Time requests through the adapters of installed ecosystems, beside the ecosystem and planning alone.
 
     Medians in milliseconds: with the adapter, without it, planning the same blocks, and what is left.
     """

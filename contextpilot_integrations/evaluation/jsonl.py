@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import reprlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
-__all__ = ["PathOrDash", "Record", "TraceError", "read_records", "write_jsonl"]
+__all__ = ["PathOrDash", "Record", "TraceError", "check_output", "read_records", "write_jsonl"]
 
 PathOrDash: TypeAlias = "str | os.PathLike[str]"
 
@@ -88,6 +89,26 @@ def read_records(path: PathOrDash) -> Iterator[Record]:
         raise TraceError(f"{name}: cannot be read: {exc.strerror or exc}") from exc
 
 
+def check_output(output: PathOrDash, *inputs: PathOrDash | None) -> None:
+    """Refuse to write a file over one that is read.
+
+    Args:
+        output: What is to be written, a file or "-".
+        inputs: What is to be read: files, "-" or None.
+
+    Raises:
+        ValueError: If it is one of them, under whatever name.
+    """
+    if _is_dash(output) or not os.path.isfile(output):
+        return
+    # Standard input may come from the file too.
+    sources = [0 if _is_dash(path) else path for path in inputs if path is not None]
+    if any(os.path.samefile(source, output) for source in sources if os.path.exists(source)):
+        raise ValueError(
+            f"{os.fspath(output)} is read and would be overwritten; name another file for the output"
+        )
+
+
 def write_jsonl(path: PathOrDash, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write one JSON object a line, in ASCII, which every reader takes.
 
@@ -97,12 +118,13 @@ def write_jsonl(path: PathOrDash, rows: Iterable[Mapping[str, Any]]) -> None:
 
     Raises:
         OSError: If the file cannot be written.
+        ValueError: If a row holds a number that JSON has not: NaN, or an infinite one.
     """
     with (
         nullcontext(sys.stdout) if _is_dash(path) else open(path, "w", encoding="ascii", newline="\n") as out
     ):
         for row in rows:
-            out.write(json.dumps(row) + "\n")
+            out.write(json.dumps(row, allow_nan=False) + "\n")
 
 
 def display_name(path: PathOrDash) -> str:
@@ -116,7 +138,7 @@ def _is_dash(path: PathOrDash) -> bool:
 
 def _parsed(line: bytes, where: str) -> dict[str, Any]:
     try:
-        value = json.loads(line.decode("utf-8"))
+        value = json.loads(line.decode("utf-8"), parse_constant=_refused, parse_float=_finite)
     except UnicodeDecodeError:
         raise TraceError(f"{where}: not UTF-8; convert the file first") from None
     except RecursionError:
@@ -125,4 +147,15 @@ def _parsed(line: bytes, where: str) -> dict[str, Any]:
         raise TraceError(f"{where}: not JSON ({exc}); write one JSON object a line") from None
     if not isinstance(value, dict):
         raise TraceError(f"{where}: not a JSON object; write one object a line, as in {{...}}")
+    return value
+
+
+def _refused(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(f"{reprlib.repr(number)} is beyond what a number can hold")
     return value

@@ -48,7 +48,7 @@ def rewrite_messages(
         given = [to_openai(message) for message in messages]
         blocks = [to_block(document) for message in messages for document in _documents(message)]
     except Exception as error:
-        pilot.report_failure(error)
+        pilot.report_failure(error, "rewriting")
         return list(messages)
     rewriting = rewrite(given, pilot=pilot, namespace=namespace, blocks=blocks)
     return [

@@ -110,7 +110,7 @@ class ContextPilotMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         try:
             namespace = self.namespace(request)
         except Exception as error:
-            self.pilot.report_failure(error)
+            self.pilot.report_failure(error, "rewriting")
             return request
         sent = rewrite_messages([*system, *request.messages], pilot=self.pilot, namespace=namespace)
         rewritten = request.override(messages=cast(list[AnyMessage], sent[len(system) :]))

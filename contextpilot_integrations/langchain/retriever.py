@@ -146,7 +146,7 @@ class ContextPilotRetriever(Planning, BaseRetriever):
             in_view = handler.blocks_in_view(run_id, session)
             return deduplicated(documents, in_view, self.pilot) if in_view else None
         except Exception as error:
-            self.pilot.report_failure(error)
+            self.pilot.report_failure(error, "de-duplication")
             return deduplicated(documents, (), self.pilot)
 
     def _watched(

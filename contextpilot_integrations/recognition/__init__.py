@@ -34,7 +34,7 @@ _CERTAIN = {Form.RENDERED, Form.KNOWN}
 def find_blocks(
     text: str,
     *,
-    known: Iterable[str] = (),
+    known: Texts | Iterable[str] = (),
     shown: Texts | None = None,
     whole_text_is_data: bool = False,
     order_template: str = ORDER_TEMPLATE,
@@ -57,7 +57,7 @@ def find_blocks(
         Blocks of one form with nothing but separators between them are together; all in the order in which
         they stand, not overlapping.
     """
-    known_texts, shown_texts = Texts(known), shown or Texts()
+    known_texts, shown_texts = known if isinstance(known, Texts) else Texts(known), shown or Texts()
     claims = chain(
         rendered_blocks(text, known_texts, shown_texts, order_template, whole_text_is_data),
         known_blocks(text, known_texts),

@@ -21,15 +21,23 @@ _TAG = re.compile(
 _ATTRIBUTE = re.compile(r"""\s(id|source|title|name|index)\s*=\s*(?:"([^"]+)"|'([^']+)')""")
 _CONTENT_START = re.compile(r"\s*+(?:<source>(?P<source>[^<]*+)</source>\s*+)?<document_content>")
 _CONTENT_END = "</document_content>"
+_ROW_END = re.compile(r"[ \t\r]*(?:\n|\Z|</?documents?[\s>])")
 _NAMING = ("id", "source", "title", "name", "index")
 
 
 def xml_documents(text: str) -> Iterator[Claim]:
-    """Yield the elements that hold no other, the first of a row at the beginning of a line."""
+    """Yield the elements that hold no other, the first of a row at the beginning of a line.
+
+    A text may show such tags itself. Where a tag is left over, or words follow one in the same line and then
+    more tags, it is not known which tag ends what: all that may be concerned, and what stands behind it, is
+    yielded as one block without end. But a closing tag at the end of a line is taken for what it looks like.
+    """
     if "<document" not in text:
         return
     tags = [tag for tag in _TAG.finditer(text) if not tag["attributes"].endswith("/")]
+    claims: list[Claim] = []
     place = 0
+    mentioned = 0  # How many opening tags stand within lines and are not closed yet.
     in_row = False  # Whether the tag before is part of a row that begins a line.
     while place < len(tags):
         tag = tags[place]
@@ -38,26 +46,44 @@ def xml_documents(text: str) -> Iterator[Claim]:
         in_row = not indent.strip() and (line_end == "\n" or place == 0 or in_row)
         if tag["many"] or tag["close"] or not in_row:
             in_row = in_row and not tag["close"]
+            if not tag["many"]:
+                mentioned += -1 if tag["close"] else 1
+            if mentioned < 0 and claims:
+                yield Claim(Form.XML, claims[0].start, len(text), None)
+                return
+            mentioned = max(mentioned, 0)
             place += 1
             continue
-        after = _after_element(tags, place)
-        closing = tags[place + 1] if after == place + 2 else tag
-        in_row = bool(closing["close"] and not closing["many"])
-        if in_row:
-            yield Claim(Form.XML, tag.start(), closing.end(), _found(text, tag, closing))
+        after, depth = _after_element(tags, place)
+        last = tags[after - 1]
+        start, end = tag.start(), last.end()
+        if depth == 0 and (after == len(tags) or _ROW_END.match(text, end)):
+            holds_others = after > place + 2
+            claims.append(Claim(Form.XML, start, end, None if holds_others else _found(text, tag, last)))
+        else:
+            whole = depth >= 0 or not claims
+            yield from claims if whole else ()
+            yield Claim(Form.XML, start if whole else claims[0].start, len(text), None)
+            return
+        in_row = bool(last["close"] and not last["many"])
         place = after
+    yield from claims
 
 
-def _after_element(tags: list[re.Match[str]], place: int) -> int:
-    """Return which tag follows an element, all that it holds, and closing tags that close nothing."""
+def _after_element(tags: list[re.Match[str]], place: int) -> tuple[int, int]:
+    """Pass over an element, all that it holds, and closing tags that close nothing.
+
+    Returns:
+        Which tag follows; and how many are left open, or below 0, how many closed nothing.
+    """
     depth = 0
     for after in range(place, len(tags)):
         if not tags[after]["many"]:
             depth += -1 if tags[after]["close"] else 1
         closes_more = after + 1 < len(tags) and tags[after + 1]["close"] and not tags[after + 1]["many"]
         if depth <= 0 and not closes_more:
-            return after + 1
-    return len(tags)
+            return after + 1, depth
+    return len(tags), depth
 
 
 def _found(text: str, opening: re.Match[str], closing: re.Match[str]) -> Found:

@@ -192,6 +192,40 @@ def test_xml_documents(texts, words, between):
     check_permutations(prompt, groups, find_blocks)
 
 
+# Whatever a text may say of the tags, but for an end at the end of a line, which looks like a real one.
+about_tags = st.sampled_from(
+    [
+        "it ends with </document> then",
+        "it begins with <document> then",
+        "such as <document>this</document> one",
+        "</document> it says",
+        "<document>",
+        "<documents>",
+        '[{"text": "a"}, {"text": "b"}]',
+        "plain",
+    ]
+)
+texts_about_tags = st.lists(about_tags, max_size=3).map("\n".join)
+
+
+@given(
+    st.lists(texts_about_tags, min_size=1, max_size=5),
+    st.lists(about_tags, max_size=2),
+    st.sampled_from(["", "\n"]),
+)
+def test_no_document_is_torn_apart_whatever_its_text_says(texts, words, line_end):
+    documents = [f"<document>{line_end}{text}{line_end}</document>" for text in texts]
+    prompt = "\n".join([*documents, *words])
+    for group in find_blocks(prompt):
+        order = list(range(len(group.found)))
+        if group.movable:
+            random.Random(len(prompt)).shuffle(order)
+        start, end = group.found[0].start, group.found[-1].end
+        moved = prompt[:start] + group.reordered(prompt, order) + prompt[end:]
+        assert sorted(prompt) == sorted(moved)
+        assert all(moved.count(document) >= documents.count(document) for document in documents)
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(characters, max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

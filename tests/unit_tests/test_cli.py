@@ -229,6 +229,9 @@ class TestRewrite:
         [
             ("not json", "<stdin>:2: not JSON"),
             ("[]", "<stdin>:2: not a JSON object"),
+            ('{"messages": [], "top_p": NaN}', "<stdin>:2: not JSON (NaN is no number of JSON)"),
+            ('{"messages": [], "top_p": -Infinity}', "<stdin>:2: not JSON (-Infinity is no"),
+            ('{"messages": [], "top_p": 1e999}', "<stdin>:2: not JSON ('1e999' is beyond"),
             ("{}", '<stdin>:2: there is no "messages"'),
             ('{"messages": [{"content": "x"}]}', '<stdin>:2: message 0 has no "role"'),
             ('{"messages": [{"role": "user", "content": 7}]}', "<stdin>:2: the content of message 0 must be"),
@@ -240,6 +243,43 @@ class TestRewrite:
         assert (result.exit_code, result.stdout) == (2, "")
         assert reason in result.stderr
         assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["align", "TRACE", "-o", "TRACE"],
+        ["align", "OTHER", "--warm", "TRACE", "-o", "LINK"],
+        ["align", "OTHER", "--blocks", "LINK", "-o", "TRACE"],
+        ["rewrite", "LINK", "-o", "TRACE"],
+    ],
+)
+def test_what_is_read_is_not_overwritten(trace, texts, tmp_path, args):
+    (tmp_path / "link.jsonl").symlink_to(trace)
+    given = trace.read_bytes()
+    names = {"TRACE": trace, "LINK": tmp_path / "link.jsonl", "OTHER": texts}
+    result = run(*(names.get(arg, arg) for arg in args))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "is read and would be overwritten; name another file" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert trace.read_bytes() == given
+
+
+def test_nor_is_what_comes_by_standard_input(trace):
+    given = trace.read_bytes()
+    code = "from contextpilot_integrations.cli import app; app()"
+    with trace.open() as stdin:
+        command = [sys.executable, "-c", code, "rewrite", "-", "-o", str(trace)]
+        process = subprocess.run(command, stdin=stdin, capture_output=True, text=True)
+    assert (process.returncode, process.stdout) == (2, "")
+    assert "is read and would be overwritten; name another file" in process.stderr
+    assert trace.read_bytes() == given
+
+
+def test_a_plan_may_replace_an_older_one(trace, tmp_path):
+    (tmp_path / "plan.jsonl").write_text("an older one\n")
+    assert run("align", trace, "-o", tmp_path / "plan.jsonl").exit_code == 0
+    assert len(lines(tmp_path / "plan.jsonl")) == len(CONTEXTS)
 
 
 class TestDemo:
@@ -270,6 +310,8 @@ class TestDemo:
         (["align", "BAD", "-o", "-"], "bad.jsonl:2"),
         (["simulate", "BAD"], "bad.jsonl:2"),
         (["analyze", "BAD"], "bad.jsonl:2"),
+        (["align", "NAN", "-o", "-"], "nan.jsonl:1: not JSON (NaN is no number of JSON)"),
+        (["simulate", "NAN"], "nan.jsonl:1: not JSON (NaN is no number of JSON)"),
         (["align", "TRACE", "-o", "missing/plan.jsonl"], "missing/plan.jsonl"),
         (["align", "TRACE", "-o", "-", "--capacity", "many"], "capacity must be"),
         (["align", "TRACE", "-o", "-", "--capacity", "0"], "--capacity 0 is 0 blocks"),
@@ -282,7 +324,9 @@ class TestDemo:
 def test_bad_input_exits_with_2_and_one_line(trace, tmp_path, args, reason):
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"query_id": "a", "block_ids": [1]}\nnot json\n')
-    result = run(*({"BAD": bad, "TRACE": trace}.get(arg, arg) for arg in args))
+    nan = tmp_path / "nan.jsonl"
+    nan.write_text('{"query_id": "a", "block_ids": [1], "score": NaN}\n')
+    result = run(*({"BAD": bad, "NAN": nan, "TRACE": trace}.get(arg, arg) for arg in args))
     assert (result.exit_code, result.stdout) == (2, "")
     assert reason in result.stderr
     assert result.stderr.count("\n") == 1

@@ -8,6 +8,7 @@ import pytest
 from contextpilot_integrations import ContextBlock, ContextPilot, Namespace, Outcome
 from contextpilot_integrations.annotation import ORDER_TEMPLATE
 from contextpilot_integrations.conversation import rewrite
+from contextpilot_integrations.deduplication import Transcript
 from contextpilot_integrations.edits import EditKind
 
 BLOCKS = {
@@ -170,6 +171,58 @@ def test_a_changed_line_costs_two_annotations_and_not_a_copy():
     ]
 
 
+WAITING = "2026-01-01 12:00:00 INFO waiting for the lock on the table of orders"
+
+
+@pytest.mark.parametrize(
+    ("text", "annotations"),
+    [
+        ("\n".join([WAITING] * 2000), ["[499 times lines 1-4 of a.log"]),
+        ("\n".join([WAITING] * 1999), ["[498 times lines 1-4 of a.log"]),
+        ("\n".join([WAITING, "It goes on.", ""] * 700), ["[174 times lines 1-12 of a.log"]),
+        ("\n\n".join([WAITING] * 2000), ["[498 times lines 1-8 of a.log", "[lines 1-7 of a.log"]),
+        (json.dumps({"log": "\n".join([WAITING] * 2000)}), ["[499 times lines 1-4 of a.log"]),
+        (json.dumps([f"{WAITING} {WAITING} {WAITING} {WAITING}"] * 99), ['"[98 times 1 item of a.log']),
+    ],
+    ids=["lines", "a rest", "several lines", "empty lines between", "JSON string", "JSON items"],
+)
+def test_what_is_repeated_right_behind_itself_costs_one_annotation(text, annotations):
+    messages = [call("a.log"), result("a.log", text)]
+    rewriting = rewrite(messages, pilot=ContextPilot(on_error="raise"))
+    once = rewriting.messages[1]["content"]
+    assert [once[edit.place.start :].partition(", shown")[0] for edit in rewriting.edits] == annotations
+    assert rewriting.restore() == messages
+    assert rewrite(rewriting.messages).edits == ()
+
+
+def test_what_was_repeated_is_pointed_at_as_often():
+    text = "\n".join([WAITING] * 2000)
+    changed = "\n".join([*[WAITING] * 1000, "Now it goes on.", *[WAITING] * 999])
+    *_, again = sent([call("a.log"), result("a.log", text), call("b.log"), result("b.log", changed)])
+    shown = ' of a.log, shown above: "2026-01-01 12:00:00 INFO waiting for the"]'
+    assert again.split("\n") == [
+        f"[250 times lines 1-4{shown}",
+        "Now it goes on.",
+        f"[249 times lines 1-4{shown}",
+        *[WAITING] * 3,
+    ]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[{"event": WAITING, "seen": 1}] * 1000, [{f"field {n}": WAITING for n in range(1000)}]],
+    ids=["alike", "one"],
+)
+def test_rows_that_stay_are_not_compared_each_with_all(rows, monkeypatch):
+    compared = []
+    agrees = Transcript._agrees
+    monkeypatch.setattr(Transcript, "_agrees", lambda *args: compared.append(1) or agrees(*args))
+    again = [*rows[:-1], {**rows[-1], "and": "more"}]
+    texts = [json.dumps(rows), json.dumps(again)]
+    assert sent([call("a", "b"), result("a", texts[0]), result("b", texts[1], 1)])[1:] == texts
+    assert len(compared) < 100_000  # Each with all would be 16 million.
+
+
 def test_two_results_of_one_name_are_told_apart():
     other = FILE.replace("square", "power")
     messages = [call("a.txt"), result("a.txt", FILE), call("a.txt"), result("a.txt", other), call("b.txt")]
@@ -222,6 +275,39 @@ def test_a_file_in_a_json_string_is_split_at_its_escaped_line_ends():
         '[lines 1-199 of a.txt, shown above: "line 1 of the file says that 1 is the"]',
         'line "CC" of the file says that 40000 is the square of 200',
     ]
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_known_text_amid_a_json_string_parts_it_and_nothing_comes_twice(indent):
+    known = BLOCKS[1]
+    first, second = (
+        json.dumps({"page": page, "found": f"{before}\n{known.text}\n{FILE}"}, indent=indent)
+        for page, before in ((1, BLOCKS[2].text), (2, BLOCKS[3].text))
+    )
+    messages = [call("a", "b"), result("a", first), result("b", second, 1)]
+    _, sent_first, sent_second = sent(messages, blocks=[known])
+    assert sent_first == first
+    lines = json.loads(sent_second)["found"].split("\n")
+    assert lines[:6] == BLOCKS[3].text.split("\n")
+    assert lines[6].startswith('Please refer to the text that begins "Chapter 1, sentence 0')
+    assert lines[7].startswith('[lines 1-400 of the text that begins "line 1 of the file says that 1 is the"')
+    assert len(lines) == 8
+
+
+def test_lines_behind_a_block_are_not_counted_as_those_of_the_whole_result():
+    messages = [call("a"), result("a", f"{BLOCKS[1].text}\n{FILE}"), call("b"), result("b", FILE)]
+    assert sent(messages)[-1].startswith("[lines 7-406 of a, shown above")
+    assert sent(messages, blocks=[BLOCKS[1]])[-1].startswith("[lines 1-400 of the text that begins")
+
+
+@pytest.mark.parametrize("lines", [slice(None), slice(1, 3)], ids=["all", "some lines"])
+def test_known_lines_of_json_are_no_block_of_it(lines):
+    text = json.dumps({"path": "a.txt", "content": FILE, "more": FILE[:999]}, indent=2)
+    known = ContextBlock("k", "\n".join(text.split("\n")[lines]))
+    messages = [call("a", "b"), result("a", text), result("b", text.replace("a.txt", "b.txt"), 1)]
+    first, second = sent(messages, blocks=[known])[1:]
+    assert first == sent(messages)[1]
+    assert json.loads(second)["path"] == "b.txt"
 
 
 def flight(number, seats):
@@ -499,7 +585,7 @@ def test_an_error_inside_sends_the_original(caplog):
     pilot = ContextPilot(token_counter=broken)
     messages = [call("a.txt"), result("a.txt", FILE), call("b.txt"), result("b.txt", FILE)]
     assert rewrite(messages, pilot=pilot).messages == messages
-    assert "RuntimeError" in caplog.text
+    assert "rewriting failed with RuntimeError" in caplog.text
     assert "secret" not in caplog.text
     assert pilot.outcomes[Outcome.FAILED] == 1
     with pytest.raises(RuntimeError):

@@ -200,6 +200,34 @@ Compare."""
     def test_what_does_not_pair_or_is_code(self, text):
         assert found_in(text) == []
 
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "<document>a</document>\n<document>b </document>\n<document>c</document> still b</document>",
+            "<document>a</document>\n<document>b</document>\nWhat does </document> mean?",
+            "<document>a\n<document>b</document>\n<document>c</document>",
+            '<document>a\n[{"text": "x"}, {"text": "y"}]\n</document> still a</document>',
+        ],
+    )
+    def test_where_a_tag_is_left_over_all_is_left_alone_that_it_may_concern(self, text):
+        assert found_in(text) == []
+        assert found_in(f"{text}\n<document>z") == []
+
+    def test_what_stood_before_an_element_without_end_is_found(self):
+        prompt = '<document>a</document>\n<document>b</document>\n<document>c\n[{"text": "x"}]'
+        assert found_in(prompt) == [[("", "a"), ("", "b")]]
+
+    def test_tags_that_are_spoken_of_are_none(self):
+        documents = "<document>a</document>\n<document>b</document>"
+        for before in ("Read the <document> tags:", "What stands from <document> to </document> counts:"):
+            for after in ("Why?", "Which <document> says so?", "Is <document>a</document> right?"):
+                assert found_in(f"{before}\n{documents}\n{after}") == [[("", "a"), ("", "b")]]
+
+    def test_where_words_follow_in_the_same_line_only_the_last_tag_is_sure(self):
+        prompt = "<document>a</document>\n<document>b</document>, which"
+        assert found_in(prompt) == [[("", "a"), ("", "b")]]
+        assert found_in(f"{prompt} <document>c</document> denies") == [[("", "a")]]
+
     def test_what_does_not_pair_ends_with_its_last_tag(self):
         prompt = "<document>\n<document>a</document>\n</document>\n<document>b</document>"
         assert found_in(prompt) == [[("", "b")]]
@@ -329,6 +357,29 @@ def test_a_fence_that_nothing_closes_is_no_fence():
     assert found_in("```\na\n```\n<document>\n```\n</document>\n<document>y</document>") == [
         [("", "```"), ("", "y")]
     ]
+
+
+@pytest.mark.parametrize("place", [0, 500, 999])
+def test_of_many_texts_that_begin_alike_few_are_compared(place):
+    class Counted(str):
+        calls = 0
+
+        def startswith(self, *args):
+            Counted.calls += 1
+            return super().startswith(*args)
+
+    known = [f"Contract\nSection {number} of it\nand its text" for number in range(1000)]
+    for ending in ("", " which goes on"):
+        text = Counted(f"{known[place]}{ending}\n")
+        assert Texts(known).ends_at(text, 0) == ([] if ending else [len(known[place])])
+    assert Counted.calls < 100
+
+
+def test_texts_that_begin_one_another():
+    texts = Texts(["a\nb", "a", "a\nb\nd", "a\nc", "a\nb\nc"])
+    assert texts.ends_at("a\nb\nd2", 0) == [3, 1]
+    assert texts.ends_at("x\na\r\nb", 2) == [3]
+    assert texts.ends_at("a\nb\nc", 0) == [5, 3, 1]
 
 
 def test_orders_that_are_none():

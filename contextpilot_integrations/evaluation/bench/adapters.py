@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, TypeAlias
 
 from contextpilot_integrations.block import ContextBlock
 from contextpilot_integrations.evaluation.bench.contexts import draw_contexts
@@ -16,8 +17,10 @@ __all__ = ["AdapterLatency", "bench_adapters"]
 
 _CHARACTERS = 500
 _WARM_UP = 50
-Call = Callable[[], object]
-"""One request of one kind."""
+
+Call: TypeAlias = Callable[[], object]
+Calls: TypeAlias = list[tuple[Call, Call | None]]
+"""Each request through the adapter, and through the ecosystem alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +91,11 @@ def bench_adapters(
     return results
 
 
-def _measured(
-    name: str, k: int, contexts: Sequence[Sequence[ContextBlock]], calls: Iterable[tuple[Call, Call | None]]
-) -> AdapterLatency:
+def _measured(name: str, k: int, contexts: Sequence[Sequence[ContextBlock]], calls: Calls) -> AdapterLatency:
     core = ContextPilot()
     times: list[tuple[int, int, int]] = []
     for context, (ours, plain) in zip(contexts, calls, strict=True):
-        times.append((_ns(ours), _ns(plain) if plain else 0, _ns(lambda: core.prepare(context))))  # noqa: B023
+        times.append((_ns(ours), _ns(plain) if plain else 0, _ns(partial(core.prepare, context))))
     ours_ms, plain_ms, core_ms = (
         nearest_rank(column, 0.5) / 1e6 for column in zip(*times[_WARM_UP:], strict=True)
     )
@@ -111,7 +112,7 @@ def _text(number: int) -> str:
     return f"What document {number} says. " * (_CHARACTERS // 25)
 
 
-def _langchain_retriever(contexts: Sequence[Sequence[ContextBlock]]) -> list[tuple[Call, Call | None]]:
+def _langchain_retriever(contexts: Sequence[Sequence[ContextBlock]]) -> Calls:
     from langchain_core.callbacks import CallbackManagerForRetrieverRun
     from langchain_core.documents import Document
     from langchain_core.retrievers import BaseRetriever
@@ -128,22 +129,22 @@ def _langchain_retriever(contexts: Sequence[Sequence[ContextBlock]]) -> list[tup
     plain = Finds()
     ours = ContextPilotRetriever(retriever=plain)
     return [
-        (lambda query=str(place): ours.invoke(query), lambda query=str(place): plain.invoke(query))
+        (partial(ours.invoke, str(place)), partial(plain.invoke, str(place)))
         for place in range(len(contexts))
     ]
 
 
-def _langchain_aligner(contexts: Sequence[Sequence[ContextBlock]]) -> list[tuple[Call, Call | None]]:
+def _langchain_aligner(contexts: Sequence[Sequence[ContextBlock]]) -> Calls:
     from langchain_core.documents import Document
 
     from contextpilot_integrations.langchain import ContextPilotAligner
 
     ours = ContextPilotAligner()
     found = [[Document(block.text, id=str(block.id)) for block in context] for context in contexts]
-    return [(lambda documents=documents: ours.invoke(documents), None) for documents in found]
+    return [(partial(ours.invoke, documents), None) for documents in found]
 
 
-def _llama_index_retriever(contexts: Sequence[Sequence[ContextBlock]]) -> list[tuple[Call, Call | None]]:
+def _llama_index_retriever(contexts: Sequence[Sequence[ContextBlock]]) -> Calls:
     from llama_index.core.base.base_retriever import BaseRetriever
     from llama_index.core.schema import NodeWithScore, QueryBundle
 
@@ -157,16 +158,16 @@ def _llama_index_retriever(contexts: Sequence[Sequence[ContextBlock]]) -> list[t
     plain = Finds()
     ours = ContextPilotRetriever(plain)
     return [
-        (lambda query=str(place): ours.retrieve(query), lambda query=str(place): plain.retrieve(query))
+        (partial(ours.retrieve, str(place)), partial(plain.retrieve, str(place)))
         for place in range(len(contexts))
     ]
 
 
-def _llama_index_postprocessor(contexts: Sequence[Sequence[ContextBlock]]) -> list[tuple[Call, Call | None]]:
+def _llama_index_postprocessor(contexts: Sequence[Sequence[ContextBlock]]) -> Calls:
     from contextpilot_integrations.llama_index import ContextPilotPostprocessor
 
     ours = ContextPilotPostprocessor()
-    return [(lambda nodes=nodes: ours.postprocess_nodes(nodes), None) for nodes in _nodes(contexts)]
+    return [(partial(ours.postprocess_nodes, nodes), None) for nodes in _nodes(contexts)]
 
 
 def _nodes(contexts: Sequence[Sequence[ContextBlock]]) -> list[list[Any]]:
@@ -178,7 +179,7 @@ def _nodes(contexts: Sequence[Sequence[ContextBlock]]) -> list[list[Any]]:
     ]
 
 
-def _mem0_memory(contexts: Sequence[Sequence[ContextBlock]]) -> list[tuple[Call, Call | None]]:
+def _mem0_memory(contexts: Sequence[Sequence[ContextBlock]]) -> Calls:
     from contextpilot_integrations.mem0 import ContextPilotMemory
 
     class Finds:
@@ -192,22 +193,22 @@ def _mem0_memory(contexts: Sequence[Sequence[ContextBlock]]) -> list[tuple[Call,
     plain = Finds()
     ours = ContextPilotMemory(plain)
     return [
-        (lambda query=str(place): ours.search(query), lambda query=str(place): plain.search(query))
+        (partial(ours.search, str(place)), partial(plain.search, str(place)))
         for place in range(len(contexts))
     ]
 
 
-def _openai_completions(contexts: Sequence[Sequence[ContextBlock]]) -> list[tuple[Call, Call | None]]:
+def _openai_completions(contexts: Sequence[Sequence[ContextBlock]]) -> Calls:
     import openai
 
     from contextpilot_integrations.openai import Completions
 
     client = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="none")
     ours = Completions(ContextPilot(), client, model="model")
-    return [(lambda context=context: ours.stream(context, "Why?"), None) for context in contexts]
+    return [(partial(ours.stream, context, "Why?"), None) for context in contexts]
 
 
-_ADAPTERS: dict[str, Callable[[Sequence[Sequence[ContextBlock]]], list[tuple[Call, Call | None]]]] = {
+_ADAPTERS: dict[str, Callable[[Sequence[Sequence[ContextBlock]]], Calls]] = {
     "langchain.ContextPilotRetriever": _langchain_retriever,
     "langchain.ContextPilotAligner": _langchain_aligner,
     "llama_index.ContextPilotRetriever": _llama_index_retriever,

@@ -208,6 +208,11 @@ def test_a_search_path_holds_integers(trace):
         read_plan(path)
 
 
+def test_what_json_has_not_is_not_written(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_jsonl(tmp_path / "out.jsonl", [{"score": float("nan")}])
+
+
 def test_a_dash_is_standard_output(capsys):
     write_jsonl("-", [{"a": (1, "é")}, {"b": None}])
     assert capsys.readouterr().out == '{"a": [1, "\\u00e9"]}\n{"b": null}\n'

@@ -422,7 +422,7 @@ class TestNothingLost:
         with caplog.at_level(logging.WARNING):
             assert await chat.ask("1") == prompt("1", "1")
         assert pilot.outcomes[Outcome.FAILED] == 1
-        assert "RuntimeError" in caplog.text
+        assert "de-duplication failed with RuntimeError" in caplog.text
         assert "Please refer" not in caplog.text
 
 
