@@ -54,9 +54,9 @@ def rewrite(
     added behind them.
 
     The first messages of a conversation are rewritten alike whether more follow or not. Rewriting what was
-    rewritten changes nothing where blocks are recognised by their form. One that only ``blocks`` told is known
-    no more once lines of it were left out: then more may be left out around them. To leave out such blocks as
-    a whole or not at all would mend that, and cost what their lines save.
+    rewritten changes nothing where blocks are recognised by their form. One that only ``blocks`` told is no
+    longer known once lines of it were left out: then more may be left out around it. To leave out such
+    blocks as a whole or not at all would mend that, and cost what their lines save.
 
     Args:
         messages: The whole list as OpenAI's API takes it; it and they stay as they are.
