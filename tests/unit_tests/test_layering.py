@@ -33,7 +33,7 @@ EXTRAS = [
     "zmq",
 ]
 CORE_LIBRARIES = {"torch", "tqdm", "safetensors"}
-COMMANDS = {"bench_cli", "cli", "console"}
+COMMANDS = {"__main__", "bench_cli", "cli", "console"}
 OUTSIDE_THE_CORE = {*ADAPTERS, "engines", "retrievers", "proxy", "ray", "evaluation", "demo", *COMMANDS}
 
 
