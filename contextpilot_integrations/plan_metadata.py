@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from itertools import pairwise
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import Any, TypedDict, TypeVar, cast
 
 from contextpilot_integrations import annotation
@@ -30,6 +30,8 @@ __all__ = [
 PLAN_KEY = "contextpilot"
 
 T = TypeVar("T")
+
+_IMMUTABLE = {str, int, float, bool, bytes, NoneType}
 
 
 class PlanMetadata(TypedDict):
@@ -155,6 +157,8 @@ def text_id(text: str) -> str:
 
 def copied(value: T) -> T:
     """Copy a value all the way down; what refuses (a lock, a client) is shared."""
+    if type(value) in _IMMUTABLE:
+        return value
     try:
         return deepcopy(value)
     except Exception:
