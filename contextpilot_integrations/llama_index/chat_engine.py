@@ -138,7 +138,7 @@ class ContextPilotChatEngine(BaseChatEngine):
             chat_history: What the memory is to hold before. None: what it holds.
         """
         if chat_history is not None:
-            self._memory.set(chat_history)
+            self._memory.set(list(chat_history))
         nodes = self._nodes(message)
         turn = self._turn(message, nodes, self._memory.get(input=message))
         answer = self._llm.chat(turn.messages).message
@@ -149,7 +149,7 @@ class ContextPilotChatEngine(BaseChatEngine):
     async def achat(self, message: str, chat_history: list[ChatMessage] | None = None) -> AgentChatResponse:
         """Answer a message as `chat` does."""
         if chat_history is not None:
-            await self._memory.aset(chat_history)
+            await self._memory.aset(list(chat_history))
         nodes = await self._anodes(message)
         turn = self._turn(message, nodes, await self._memory.aget(input=message))
         answer = (await self._llm.achat(turn.messages)).message
@@ -162,7 +162,7 @@ class ContextPilotChatEngine(BaseChatEngine):
     ) -> StreamingAgentChatResponse:
         """Answer a message bit by bit; the memory has the turn once the answer has ended."""
         if chat_history is not None:
-            self._memory.set(chat_history)
+            self._memory.set(list(chat_history))
         nodes = self._nodes(message)
         turn = self._turn(message, nodes, self._memory.get(input=message))
         response = StreamingAgentChatResponse(
@@ -179,7 +179,7 @@ class ContextPilotChatEngine(BaseChatEngine):
     ) -> StreamingAgentChatResponse:
         """Answer a message bit by bit as `stream_chat` does."""
         if chat_history is not None:
-            await self._memory.aset(chat_history)
+            await self._memory.aset(list(chat_history))
         nodes = await self._anodes(message)
         turn = self._turn(message, nodes, await self._memory.aget(input=message))
         response = StreamingAgentChatResponse(

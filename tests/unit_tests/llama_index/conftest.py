@@ -68,8 +68,11 @@ class Pages(BaseRetriever):
 
 
 def page(number, score=0.5, **fields):
-    node = TextNode(id_=str(number), text=f"The text of page {number}. It has two sentences.", **fields)
-    return NodeWithScore(node=node, score=score)
+    return NodeWithScore(node=TextNode(id_=str(number), text=text_of(number), **fields), score=score)
+
+
+def text_of(number):
+    return f"The text of page {number}. It goes on about bicycles, what they cost, and who may hire one."
 
 
 @pytest.fixture
@@ -90,3 +93,8 @@ def retriever():
 @pytest.fixture
 def make_page():
     return page
+
+
+@pytest.fixture
+def text():
+    return text_of

@@ -30,6 +30,8 @@ from contextpilot_integrations.llama_index import (
     to_block,
 )
 
+TEXT = "The text of page 1. It goes on about bicycles, what they cost, and who may hire one."
+
 
 @pytest.fixture
 def postprocessor():
@@ -50,22 +52,22 @@ def shown(item):
 
 class TestWhatTheModelSees:
     def test_a_marker_and_the_text(self, reordered):
-        assert shown(reordered[0]) == "[CB_1] The text of page 1. It has two sentences."
+        assert shown(reordered[0]) == f"[CB_1] {TEXT}"
 
     def test_text_ids_and_scores_stay(self, reordered):
         assert [(item.node_id, item.score) for item in reordered] == [("1", 0.5), ("2", 0.5), ("3", 0.5)]
-        assert reordered[0].text == reordered[0].get_content() == "The text of page 1. It has two sentences."
+        assert reordered[0].text == reordered[0].get_content() == TEXT
 
     def test_metadata_that_the_node_shows_is_part_of_the_block(self, postprocessor, make_page):
         (out,) = postprocessor.postprocess_nodes([make_page(1, metadata={"title": "Bikes"})])
-        assert shown(out) == "[CB_1] title: Bikes\n\nThe text of page 1. It has two sentences."
+        assert shown(out) == f"[CB_1] title: Bikes\n\n{TEXT}"
         other = make_page(1, metadata={"title": "Cars"})
         assert to_block(out.node) != to_block(other.node)
 
     def test_a_template_of_the_nodes_own(self, postprocessor, make_page):
         fields = {"text_template": "<{metadata_str}> {content}", "metadata_template": "{value}"}
         (out,) = postprocessor.postprocess_nodes([make_page(1, metadata={"title": "Bikes"}, **fields)])
-        assert shown(out) == "[CB_1] <Bikes> The text of page 1. It has two sentences."
+        assert shown(out) == f"[CB_1] <Bikes> {TEXT}"
 
     @pytest.mark.parametrize("volatile", ["score", "retrieved_at", "distance", "last_accessed_date"])
     @pytest.mark.parametrize("stable", [{}, {"title": "Bikes"}])
@@ -88,7 +90,7 @@ class TestWhatTheModelSees:
         for keys, text in ([], ""), (["score"], "score: 1\n\n"), (["title"], "title: Bikes\n\n"):
             postprocessor = ContextPilotPostprocessor(metadata_keys=keys)
             (out,) = postprocessor.postprocess_nodes([make_page(1, **fields)])
-            assert shown(out) == f"[CB_1] {text}The text of page 1. It has two sentences."
+            assert shown(out) == f"[CB_1] {text}{TEXT}"
 
     def test_embeddings_see_neither_plan_nor_label(self, postprocessor, make_page):
         (out,) = postprocessor.postprocess_nodes([make_page(1)])
@@ -96,7 +98,7 @@ class TestWhatTheModelSees:
 
     def test_an_entry_of_our_name_is_not_shown(self, postprocessor, make_page):
         (out,) = postprocessor.postprocess_nodes([make_page(1, metadata={"contextpilot": "mine"})])
-        assert shown(out) == "[CB_1] The text of page 1. It has two sentences."
+        assert shown(out) == f"[CB_1] {TEXT}"
 
     def test_a_later_step_may_change_the_text(self, postprocessor, make_page):
         (out,) = postprocessor.postprocess_nodes([make_page(1)])
