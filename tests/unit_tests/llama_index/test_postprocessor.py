@@ -1,6 +1,5 @@
 import asyncio
 import pickle
-import threading
 
 import pytest
 from llama_index.core.bridge.pydantic import Field
@@ -157,7 +156,7 @@ class TestCopies:
 
     def test_types_stay(self, postprocessor):
         picture = MediaResource(data=b"abc", mimetype="image/png")
-        engine = threading.Lock()  # Something that is not copied.
+        engine = {"an": "index"}  # Perhaps of gigabytes, so it is shared.
         nodes = [
             TextNode(id_="t", text="text"),
             ImageNode(id_="i", text="text", image="YWJj"),
