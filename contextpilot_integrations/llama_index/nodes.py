@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, RelatedNodeInfo
@@ -54,6 +55,8 @@ VOLATILE_KEYS = frozenset(
     }
 )
 """Metadata by these names tells of a retrieval, not of a text: it would change a block's bytes each time."""
+
+_IMMUTABLE = (str, int, NoneType)
 
 
 def to_block(node: BaseNode, metadata_keys: Collection[str] | None = None) -> ContextBlock:
@@ -184,7 +187,11 @@ def _with_plan(node: BaseNode, entry: PlanMetadata) -> BaseNode:
         "excluded_llm_metadata_keys": hidden,
         "excluded_embed_metadata_keys": hidden_from_embedding,
     }
-    fields |= {name: _copied(name, value) for name, value in vars(node).items() if name not in fields}
+    fields |= {
+        name: _copied(name, value)
+        for name, value in vars(node).items()
+        if name not in fields and not isinstance(value, _IMMUTABLE)
+    }
     if isinstance(template := getattr(node, "text_template", None), str):
         if node.get_metadata_str(MetadataMode.LLM).strip():
             fields["text_template"] = f"{marker(entry['label'])} {template.lstrip()}"
@@ -200,7 +207,7 @@ def _copied(name: str, value: Any) -> Any:
     if name == "obj":  # What an index node points to: an index, a query engine.
         return value
     if name == "embedding":  # Hundreds of floats, which need no copies of their own.
-        return value and [*value]
+        return [*value]
     if name == "relationships":
         return {kind: _relation(related) for kind, related in value.items()}
     return copied(value)
