@@ -6,13 +6,12 @@ Each is a Runnable, a step of a chain: ``retriever | format_documents``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableLambda
 
-from contextpilot_integrations import annotation
-from contextpilot_integrations.langchain.documents import plan_metadata, relevance_ranks, to_block
+from contextpilot_integrations.langchain.documents import plan_metadata, to_block
+from contextpilot_integrations.plan_metadata import order_annotation as planned_order_annotation
 
 __all__ = ["format_context", "format_documents", "order_annotation"]
 
@@ -30,16 +29,8 @@ def _shown(document: Document) -> str:
 
 
 def _annotation(documents: Sequence[Document]) -> str:
-    ranks = relevance_ranks(documents)
-    if not ranks or all(before < after for before, after in pairwise(ranks)):
-        return ""
-    blocks = [to_block(document) for document in documents]
-    if annotation.is_ambiguous(blocks):
-        return ""
-    relevance = [block for _, block in sorted(zip(ranks, blocks, strict=True), key=lambda ranked: ranked[0])]
-    entry = plan_metadata(documents[0])
-    template = entry["order_template"] if entry else annotation.ORDER_TEMPLATE
-    return annotation.order_annotation(relevance, template)
+    entries = [plan_metadata(document) for document in documents]
+    return planned_order_annotation(entries, [to_block(document) for document in documents])
 
 
 def _context_and_annotation(documents: Sequence[Document]) -> str:

@@ -12,7 +12,7 @@ from contextpilot_integrations.demo.weights import packaged_weights
 ROOT = Path(__file__).parents[2]
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
-for package in ("xllamacpp", "gguf", "bm25s", "langchain_openai"):
+for package in ("xllamacpp", "gguf", "bm25s", "langchain_openai", "llama_index.llms.openai_like"):
     pytest.importorskip(package)
 try:
     packaged_weights()

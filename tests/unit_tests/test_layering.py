@@ -14,6 +14,7 @@ NAME = PACKAGE.name
 ADAPTERS = {"langchain", "llama_index", "mem0", "openai"}
 ECOSYSTEM = {
     "langchain": {"langchain", "langchain_core", "pydantic"},
+    "llama_index": {"llama_index", "llama_index_instrumentation"},
     "openai": {"openai"},
 }
 BESIDE_ENGINES = {"httpx", "msgspec", "zmq"}
@@ -21,6 +22,8 @@ EXTRAS = [
     "langchain",
     "langchain_core",
     "langchain_openai",
+    "llama_index",
+    "llama_index_instrumentation",
     "openai",
     "bm25s",
     "gguf",
@@ -97,7 +100,8 @@ def test_an_adapter_names_the_extra_to_install(adapter):
         f"import sys\nfor name in {blocked}:\n    sys.modules[name] = None\nimport {NAME}.{adapter}\n"
     )
     assert result.returncode != 0
-    assert f'pip install "contextpilot-integrations[{adapter}]"' in result.stderr
+    extra = adapter.replace("_", "-")
+    assert f'pip install "contextpilot-integrations[{extra}]"' in result.stderr
 
 
 def test_middleware_for_agents_names_the_extra_to_install_and_nothing_else_needs_it():

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
+from llama_index.core.retrievers import BaseRetriever as LlamaIndexBaseRetriever
+from llama_index.core.schema import NodeWithScore, TextNode
 
-from contextpilot_integrations import ContextPilot
+from contextpilot_integrations import ContextPilot, llama_index
 from contextpilot_integrations.langchain import (
     ContextPilotAligner,
     ContextPilotCallbackHandler,
@@ -18,6 +20,7 @@ from contextpilot_integrations.langchain import (
     format_documents,
     plan_metadata,
 )
+from contextpilot_integrations.plan_metadata import text_id
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,14 @@ class Driver(ABC):
     @abstractmethod
     def snapshot(self, natives: list[Any]) -> Any:
         """Return a deep copy that compares equal as long as nobody touches the natives."""
+
+    def reaching(self, items: list[Item]) -> list[Item]:
+        """Return those items that the ecosystem itself hands on to the adapter."""
+        return items
+
+    def written(self, text: str) -> str:
+        """Return a block's text as the ecosystem writes it into a prompt."""
+        return text
 
 
 class _LangChain(Driver):
@@ -145,9 +156,94 @@ class LangChainAlignerBatch(LangChainAligner):
         return (await self.aligner.abatch([natives]))[0]
 
 
+_UNNAMED = "unnamed-"  # A node always has an id.
+
+
+class LlamaIndexPostprocessor(Driver):
+    def native(self, item: Item) -> NodeWithScore:
+        node = TextNode(
+            id_=_UNNAMED + text_id(item.text) if item.id is None else item.id,
+            text=item.text,
+            metadata={"score": item.score, "tags": ["kept"]},
+            excluded_llm_metadata_keys=["tags"],
+        )
+        return NodeWithScore(node=node, score=item.score)
+
+    def settings(self) -> dict[str, Any]:
+        return {"pilot": self.pilot, "tenant": self.tenant, "preamble": self.preamble}
+
+    def send(self, natives: list[NodeWithScore]) -> list[NodeWithScore]:
+        adapter = llama_index.ContextPilotPostprocessor(**self.settings())
+        return adapter.postprocess_nodes(natives, query_str="question")
+
+    async def asend(self, natives: list[NodeWithScore]) -> list[NodeWithScore]:
+        adapter = llama_index.ContextPilotPostprocessor(**self.settings())
+        return await adapter.apostprocess_nodes(natives, query_str="question")
+
+    def prompt(self, sent: list[NodeWithScore]) -> str:
+        return llama_index.format_nodes(sent)
+
+    def seen(self, sent: list[NodeWithScore]) -> list[Seen]:
+        for item in sent:
+            assert item.metadata["tags"] == ["kept"]
+            assert repr(item.score) == repr(item.metadata["score"])
+        plans = [llama_index.plan_metadata(item) for item in sent]
+        return [
+            Seen(
+                None if item.node_id.startswith(_UNNAMED) else item.node_id,
+                item.text,
+                plan["rank"],
+                plan["label"],
+            )
+            for item, plan in zip(sent, plans, strict=True)
+            if plan
+        ]
+
+    def snapshot(self, natives: list[NodeWithScore]) -> Any:
+        return [(id(item), id(item.node), copy.deepcopy(item)) for item in natives]
+
+    def written(self, text: str) -> str:
+        return text.rstrip()
+
+
+class _FindsNodes(LlamaIndexBaseRetriever):
+    def __init__(self, nodes: list[NodeWithScore]) -> None:
+        super().__init__()
+        self.nodes = nodes
+
+    def _retrieve(self, query_bundle: Any) -> list[NodeWithScore]:
+        return self.nodes
+
+    async def _aretrieve(self, query_bundle: Any) -> list[NodeWithScore]:
+        return self.nodes
+
+
+class LlamaIndexRetriever(LlamaIndexPostprocessor):
+    def send(self, natives: list[NodeWithScore]) -> list[NodeWithScore]:
+        return llama_index.ContextPilotRetriever(_FindsNodes(natives), **self.settings()).retrieve("question")
+
+    async def asend(self, natives: list[NodeWithScore]) -> list[NodeWithScore]:
+        adapter = llama_index.ContextPilotRetriever(_FindsNodes(natives), **self.settings())
+        return await adapter.aretrieve("question")
+
+    def reaching(self, items: list[Item]) -> list[Item]:
+        # LlamaIndex's retrievers themselves hand on one node per id.
+        first: dict[str, Item] = {}
+        for item in items:
+            first.setdefault(self.native(item).node_id, item)
+        return [*first.values()]
+
+
 @pytest.fixture(
     scope="session",
-    params=[LangChainRetriever, LangChainRetrieverInSession, LangChainAligner, LangChainAlignerBatch],
+    params=[
+        LangChainRetriever,
+        LangChainRetrieverInSession,
+        LangChainAligner,
+        LangChainAlignerBatch,
+        LlamaIndexPostprocessor,
+        LlamaIndexRetriever,
+    ],
     ids=lambda driver: driver.__name__,
 )
 def driver(request: pytest.FixtureRequest) -> type[Driver]:

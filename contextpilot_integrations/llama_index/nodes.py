@@ -1,0 +1,219 @@
+"""LlamaIndex nodes as context blocks, and back with the plan in their metadata and their marker in sight.
+
+LlamaIndex writes a node into a prompt as ``node.get_content(MetadataMode.LLM)``. So that this begins with the
+block's marker, a planned copy has it in its ``text_template``; text, id and the metadata stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any
+
+from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, RelatedNodeInfo
+
+from contextpilot_integrations.block import ContextBlock, marker
+from contextpilot_integrations.plan import Plan
+from contextpilot_integrations.plan_metadata import (
+    PLAN_KEY,
+    PlanMetadata,
+    copied,
+    plan_entries,
+    ranks_in_order,
+    read_plan,
+)
+from contextpilot_integrations.plan_metadata import order_annotation as planned_order_annotation
+
+__all__ = [
+    "LABEL_KEY",
+    "VOLATILE_KEYS",
+    "Request",
+    "format_nodes",
+    "order_annotation",
+    "plan_metadata",
+    "planned_nodes",
+    "to_block",
+]
+
+LABEL_KEY = "contextpilot_label"
+"""What a planned node has that shows the model no metadata of its own: LlamaIndex would skip its template."""
+
+VOLATILE_KEYS = frozenset(
+    {
+        "distance",
+        "last_accessed_date",
+        "rank",
+        "relevance_score",
+        "rerank_score",
+        "retrieval_score",
+        "retrieved_at",
+        "score",
+        "similarity",
+        "similarity_score",
+        "_score",
+    }
+)
+"""Metadata by these names tells of a retrieval, not of a text: it would change a block's bytes each time."""
+
+_IMMUTABLE = (str, int, NoneType)
+
+
+def to_block(node: BaseNode, metadata_keys: Collection[str] | None = None) -> ContextBlock:
+    """Return the context block that a node is: its id, and what the model sees of it.
+
+    Args:
+        node: A node, planned or not.
+        metadata_keys: The metadata that the model sees in front of the text. None: what the node itself
+            shows, less `VOLATILE_KEYS`.
+    """
+    return _block(_seen(_unplanned(node), metadata_keys))
+
+
+def plan_metadata(node: BaseNode | NodeWithScore) -> PlanMetadata | None:
+    """Return what the pilot wrote into a node's metadata; None where it never saw the node."""
+    return read_plan(node.metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Nodes in order of relevance, as they were before any plan.
+
+    Attributes:
+        given: As they came.
+        nodes: What each would show the model.
+        ranks: The rank of each.
+        blocks: The context blocks.
+    """
+
+    given: list[NodeWithScore]
+    nodes: list[BaseNode]
+    ranks: list[int]
+    blocks: list[ContextBlock]
+
+    @classmethod
+    def of(cls, given: Sequence[NodeWithScore], metadata_keys: Collection[str] | None = None) -> Request:
+        """Take nodes best first, or in the order of a plan, which is then undone."""
+        ranks = ranks_in_order([plan_metadata(item) for item in given])
+        if ranks is None:
+            ranks, ordered = list(range(len(given))), list(given)
+        else:
+            ranked = sorted(zip(ranks, given, strict=True), key=lambda pair: pair[0])
+            ranks, ordered = [rank for rank, _ in ranked], [item for _, item in ranked]
+        nodes = [_seen(_unplanned(item.node), metadata_keys) for item in ordered]
+        return cls(ordered, nodes, ranks, [_block(node) for node in nodes])
+
+
+def planned_nodes(plan: Plan, request: Request, *, order_template: str) -> list[NodeWithScore]:
+    """Return copies of a request's nodes in the order to send, each with its score and the plan.
+
+    Args:
+        plan: What the pilot planned for its blocks.
+        request: The request.
+        order_template: The pilot's.
+    """
+    return [
+        request.given[place].model_copy(update={"node": _with_plan(request.nodes[place], entry)})
+        for place, entry in plan_entries(plan, request.ranks, order_template=order_template)
+    ]
+
+
+def format_nodes(nodes: Sequence[NodeWithScore]) -> str:
+    """Write nodes as a prompt shows them, one paragraph each, and after them the order annotation."""
+    texts = [item.node.get_content(MetadataMode.LLM) for item in nodes]
+    return "\n\n".join(filter(None, [*texts, order_annotation(nodes)]))
+
+
+def order_annotation(nodes: Sequence[NodeWithScore]) -> str:
+    """Tell the model the order of relevance, where planned nodes stand in another.
+
+    It names just the nodes given, so a step after the pilot may have dropped some. It is empty where they
+    are in order of relevance, did not all come from one plan or were reordered since, where one does not show
+    its marker, and where markers would be ambiguous.
+    """
+    entries = [plan_metadata(item) for item in nodes]
+    blocks = []
+    for item, entry in zip(nodes, entries, strict=True):
+        shown = item.node.get_content(MetadataMode.LLM)
+        if entry is None or not shown.startswith(marker(entry["label"])):
+            return ""
+        blocks.append(ContextBlock(entry["label"], shown.removeprefix(marker(entry["label"]))))
+    return planned_order_annotation(entries, blocks)
+
+
+def _block(node: BaseNode) -> ContextBlock:
+    return ContextBlock(node.node_id, node.get_content(MetadataMode.LLM))
+
+
+def _unplanned(node: BaseNode) -> BaseNode:
+    """Return a node as it was before it was planned; the node itself where it was not."""
+    entry = read_plan(node.metadata)
+    if entry is None:
+        return node
+    fields: dict[str, Any] = {
+        "metadata": {key: v for key, v in node.metadata.items() if key not in (PLAN_KEY, LABEL_KEY)}
+    }
+    template = getattr(node, "text_template", None)
+    if isinstance(template, str):
+        fields["text_template"] = (
+            type(node).model_fields["text_template"].default
+            if LABEL_KEY in node.metadata
+            else template.removeprefix(f"{marker(entry['label'])} ")
+        )
+    return node.model_copy(update=fields)
+
+
+def _seen(node: BaseNode, metadata_keys: Collection[str] | None) -> BaseNode:
+    """Return a node that shows the model no more metadata than it may; it shares its values."""
+    if metadata_keys is None:
+        excluded = node.excluded_llm_metadata_keys
+        hidden = VOLATILE_KEYS | {PLAN_KEY}
+        excluded = [*excluded, *(key for key in node.metadata if key in hidden and key not in excluded)]
+    else:
+        excluded = [key for key in node.metadata if key not in metadata_keys or key == PLAN_KEY]
+    if excluded == node.excluded_llm_metadata_keys:
+        return node
+    return node.model_copy(update={"excluded_llm_metadata_keys": excluded})
+
+
+def _with_plan(node: BaseNode, entry: PlanMetadata) -> BaseNode:
+    """Return a deep copy of a node that shows its marker."""
+    # Key by key, so that one value that cannot be copied does not leave the whole mapping shared.
+    metadata = {key: copied(value) for key, value in node.metadata.items()}
+    hidden = [*dict.fromkeys([*node.excluded_llm_metadata_keys, PLAN_KEY])]
+    hidden_from_embedding = [*dict.fromkeys([*node.excluded_embed_metadata_keys, PLAN_KEY])]
+    fields: dict[str, Any] = {
+        "metadata": metadata,
+        "excluded_llm_metadata_keys": hidden,
+        "excluded_embed_metadata_keys": hidden_from_embedding,
+    }
+    fields |= {
+        name: _copied(name, value)
+        for name, value in vars(node).items()
+        if name not in fields and not isinstance(value, _IMMUTABLE)
+    }
+    if isinstance(template := getattr(node, "text_template", None), str):
+        if node.get_metadata_str(MetadataMode.LLM).strip():
+            fields["text_template"] = f"{marker(entry['label'])} {template.lstrip()}"
+        else:
+            metadata[LABEL_KEY] = entry["label"]
+            hidden_from_embedding.append(LABEL_KEY)
+            fields["text_template"] = f"{marker(entry['label'])} {{content}}"
+    metadata[PLAN_KEY] = entry
+    return node.model_copy(update=fields)
+
+
+def _copied(name: str, value: Any) -> Any:
+    if name == "obj":  # What an index node points to: an index, a query engine.
+        return value
+    if name == "embedding":  # Hundreds of floats, which need no copies of their own.
+        return [*value]
+    if name == "relationships":
+        return {kind: _relation(related) for kind, related in value.items()}
+    return copied(value)
+
+
+def _relation(related: RelatedNodeInfo | list[RelatedNodeInfo]) -> RelatedNodeInfo | list[RelatedNodeInfo]:
+    if isinstance(related, list):
+        return [one.model_copy(update={"metadata": copied(one.metadata)}) for one in related]
+    return related.model_copy(update={"metadata": copied(related.metadata)})
