@@ -14,6 +14,7 @@ NAME = PACKAGE.name
 ADAPTERS = {"langchain", "llama_index", "mem0", "openai"}
 ECOSYSTEM = {
     "langchain": {"langchain", "langchain_core", "pydantic"},
+    "mem0": {"mem0"},
     "openai": {"openai"},
 }
 BESIDE_ENGINES = {"httpx", "msgspec", "zmq"}
@@ -21,6 +22,7 @@ EXTRAS = [
     "langchain",
     "langchain_core",
     "langchain_openai",
+    "mem0",
     "openai",
     "bm25s",
     "gguf",
