@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice, pairwise
+from itertools import islice, zip_longest
 from typing import Any
 
 from contextpilot_integrations.block import MARKER_START, ContextBlock, labels_of
@@ -101,8 +101,8 @@ class View:
             for start in _START.finditer(text)
             if not _is_annotation(_paragraph(text, start.start()), wording, update)
         ]
-        ends = [after.start() - 2 for _, after in pairwise(starts)]
-        for start, end in zip(starts, [*ends, len(text)], strict=True):
+        for start, after in zip_longest(starts, starts[1:]):
+            end = after.start() - 2 if after else len(text)
             self._shown.append(_Shown(start[1], text[start.end() : end]))
         for said in update.finditer(text):
             if said["new"] != said["old"]:
