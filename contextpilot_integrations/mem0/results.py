@@ -16,6 +16,7 @@ __all__ = ["PLAN_KEY", "MemoryEntry", "PlanEntry", "blocks_of", "planned_result"
 PLAN_KEY = "contextpilot"
 
 T = TypeVar("T")
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 class MemoryEntry(TypedDict):
@@ -111,7 +112,7 @@ def planned_result(
     """
     positions = {rank: position for position, rank in enumerate(plan.ranks)}
     results = [
-        {key: _copied(value) for key, value in memory.items()}
+        _copied_mapping(memory)
         | {
             PLAN_KEY: MemoryEntry(
                 rank=rank,
@@ -133,15 +134,17 @@ def planned_result(
         expected_cached_blocks=plan.expected_cached_blocks,
         expected_cached_tokens=plan.expected_cached_tokens,
     )
-    rest = {key: _copied(value) for key, value in found.items() if key != "results"}
     # "results" keeps its place among the keys.
-    return {**dict.fromkeys(found), **rest, "results": results, PLAN_KEY: entry}
+    rest = _copied_mapping({key: None if key == "results" else value for key, value in found.items()})
+    return {**rest, "results": results, PLAN_KEY: entry}
+
+
+def _copied_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value if type(value) in _PLAIN else _copied(value) for key, value in values.items()}
 
 
 def _copied(value: T) -> T:
     """Copy a value all the way down; what refuses (a lock, a client) is shared."""
-    if isinstance(value, str | int | float | None):
-        return value
     try:
         return deepcopy(value)
     except Exception:

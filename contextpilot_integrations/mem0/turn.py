@@ -78,8 +78,9 @@ def turn_text(
         count = pilot.token_counter or estimate_tokens
         wording = Wording(pilot.location_template, pilot.passage_template, count)
         view = View.of(messages, wording, update_template)
-        if view.answered or any(view.shows(block) or view.replaced_by(block) for block in blocks):
-            return _Writer(blocks, view, wording, update_template).written(namespace)
+        labels = {block.label for block in blocks}
+        if view.answered or any(view.shows(block) or view.replaced_by(block, labels) for block in blocks):
+            return _Writer(blocks, labels, view, wording, update_template).written(namespace)
     except Exception as error:
         pilot.report_failure(error)
         plan = Plan(tuple(blocks), tuple(range(len(blocks))), outcome=Outcome.FAILED, namespace=namespace)
@@ -99,9 +100,14 @@ class _Writer:
     """Writes the memories of a turn that others went before."""
 
     def __init__(
-        self, blocks: Sequence[ContextBlock], view: View, wording: Wording, update_template: str
+        self,
+        blocks: Sequence[ContextBlock],
+        labels: set[str],
+        view: View,
+        wording: Wording,
+        update_template: str,
     ) -> None:
-        self._blocks, self._view = blocks, view
+        self._blocks, self._labels, self._view = blocks, labels, view
         self._wording, self._update_template = wording, update_template
         self._paragraphs: list[str] = []
         self._shown_as: dict[int, str] = {}
@@ -123,7 +129,7 @@ class _Writer:
             self._name(in_view)
             in_view = []
             self._paragraphs.append(block.render())
-            if not ambiguous and (old := self._view.replaced_by(block)) is not None:
+            if not ambiguous and (old := self._view.replaced_by(block, self._labels)) is not None:
                 self._replaces[rank] = old
                 self._paragraphs.append(_update(block.label, old, self._update_template))
         self._name(in_view)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import islice, zip_longest
+from functools import cached_property, lru_cache
+from itertools import zip_longest
 from typing import Any
 
 from contextpilot_integrations.block import MARKER_START, ContextBlock, labels_of
@@ -16,11 +16,10 @@ from contextpilot_integrations.wording import Wording, is_like_annotation
 __all__ = ["View", "message_views"]
 
 _LABEL = r"[A-Za-z0-9_.-]{1,8}"
-_START = re.compile(rf"(?:\A|(?<=\n\n)){re.escape(MARKER_START)}({_LABEL})\](?: |(?=\n\n)|\Z)")
+_MARKER = re.compile(rf"{re.escape(MARKER_START)}({_LABEL})\](?: |(?=\n\n)|\Z)")
 _MAX_PARAGRAPHS = 16  # Of an earlier text of a memory: where it ends is not known beforehand.
 
 
-@dataclass(frozen=True, slots=True)
 class _Shown:
     """A block in a message.
 
@@ -29,18 +28,18 @@ class _Shown:
         content: What stands behind the marker, up to the next one or the text's end.
     """
 
-    label: str
-    content: str
+    def __init__(self, label: str, content: str) -> None:
+        self.label, self.content = label, content
 
     def holds(self, text: str) -> bool:
         """Tell whether it is a block of just this text, whatever paragraphs follow."""
         return self.content == text or self.content.startswith(f"{text}\n\n")
 
-    def beginnings(self) -> Iterator[str]:
-        """Yield what may be its text: any number of its first paragraphs."""
-        ends = (end.start() for end in re.finditer(r"\n\n|\Z", self.content))
-        for end in islice(ends, _MAX_PARAGRAPHS):
-            yield self.content[:end]
+    @cached_property
+    def beginnings(self) -> list[str]:
+        """What may be its text: any number of its first paragraphs."""
+        paragraphs = self.content.split("\n\n", _MAX_PARAGRAPHS)
+        return ["\n\n".join(paragraphs[: count + 1]) for count in range(len(paragraphs))]
 
 
 @dataclass(slots=True)
@@ -79,11 +78,15 @@ class View:
         same = [shown for shown in self._shown if shown.label == block.label]
         return bool(same) and block.label not in self._replaced and all(s.holds(block.text) for s in same)
 
-    def replaced_by(self, block: ContextBlock) -> str | None:
+    def replaced_by(self, block: ContextBlock, found: Container[str]) -> str | None:
         """Return the label under which the messages show the text that this block was updated from, if any.
 
         No list of what was sent is needed: a label stands for an id and a text, so it tells whether a text in
         view is an earlier one of this id.
+
+        Args:
+            block: A memory as it is now.
+            found: The labels of all that were found with it, which are earlier texts of none.
         """
         label_of = labels_of(block.id)
         for shown in reversed(self._shown):
@@ -91,21 +94,24 @@ class View:
                 if shown.holds(block.text) and block.label not in self._replaced:
                     return None
                 continue  # It was replaced in its turn, or may be its own text with something behind it.
-            if any(label_of(text) == shown.label for text in shown.beginnings()):
+            if shown.label in found and shown.label != block.label:
+                continue
+            if any(label_of(text) == shown.label for text in shown.beginnings):
                 return shown.label
         return None
 
     def _look_at(self, text: str, wording: Wording, update: re.Pattern[str]) -> None:
         starts = [
-            start
-            for start in _START.finditer(text)
-            if not _is_annotation(_paragraph(text, start.start()), wording, update)
+            found
+            for found in _MARKER.finditer(text)
+            if _begins_paragraph(text, found)
+            and not _is_annotation(_paragraph(text, found.start()), wording, update)
         ]
         for start, after in zip_longest(starts, starts[1:]):
             end = after.start() - 2 if after else len(text)
             self._shown.append(_Shown(start[1], text[start.end() : end]))
         for said in update.finditer(text):
-            if said["new"] != said["old"]:
+            if _begins_paragraph(text, said) and said["new"] != said["old"]:
                 self._replaced.discard(said["new"])
                 self._replaced.add(said["old"])
 
@@ -128,6 +134,10 @@ def message_views(messages: Iterable[object]) -> list[Mapping[str, Any]]:
     return views
 
 
+def _begins_paragraph(text: str, found: re.Match[str]) -> bool:
+    return found.start() == 0 or text.endswith("\n\n", 0, found.start())
+
+
 def _paragraph(text: str, start: int) -> str:
     end = text.find("\n\n", start)
     return text[start:] if end < 0 else text[start:end]
@@ -145,4 +155,4 @@ def _update(template: str) -> re.Pattern[str]:
         place = re.escape(f"{{{name}}}")
         pattern = pattern.replace(place, rf"{re.escape(MARKER_START)}(?P<{name}>{_LABEL})\]", 1)
         pattern = pattern.replace(place, rf"{re.escape(MARKER_START)}(?P={name})\]")
-    return re.compile(rf"(?:\A|(?<=\n\n)){pattern}(?=\n\n|\Z)")
+    return re.compile(rf"{pattern}(?=\n\n|\Z)")
