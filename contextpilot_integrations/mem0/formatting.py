@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from contextpilot_integrations import annotation
+from contextpilot_integrations.annotation import order_annotation
 from contextpilot_integrations.mem0.results import PLAN_KEY, to_block
 
 __all__ = ["format_memories"]
@@ -36,6 +36,6 @@ def format_memories(found: Mapping[str, Any]) -> str:
     paragraphs = [block.render() for _, block in planned]
     ranks = [entry["rank"] for entry, _ in planned]
     relevance = [block for _, block in sorted(planned, key=lambda planned: planned[0]["rank"])]
-    if any(before > after for before, after in pairwise(ranks)) and not annotation.is_ambiguous(relevance):
-        paragraphs.append(annotation.order_annotation(relevance, found[PLAN_KEY]["order_template"]))
+    if any(before > after for before, after in pairwise(ranks)):
+        paragraphs.append(order_annotation(relevance, found[PLAN_KEY]["order_template"]))
     return "\n\n".join(paragraphs)

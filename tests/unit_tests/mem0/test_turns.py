@@ -265,10 +265,10 @@ class TestTheFirstTurn:
     def test_behind_an_answer_the_order_of_relevance_stays(self, store, tea, cake):
         plain = store()
         pilot = ContextPilot()
-        Chat(plain, pilot=pilot).turn(tea, cake)
-        other = Chat(plain, pilot=pilot)
-        other.turn(question="Hello")
-        assert other.turn(cake, tea).text == lines(full(cake), full(tea))
+        for memories in ((tea, cake), (cake, tea)):
+            other = Chat(plain, pilot=pilot)
+            other.turn(question="Hello")
+            assert other.turn(*memories).text == lines(*map(full, memories))
 
     def test_asked_again_it_is_the_same(self, store, tea, cake, cats):
         plain = store()

@@ -68,6 +68,12 @@ def test_a_copy_shares_memory_and_pilot(store):
     assert twin.pilot is remembers.pilot
 
 
+def test_one_that_was_never_made_has_nothing():
+    unmade = ContextPilotMemory.__new__(ContextPilotMemory)
+    with pytest.raises(AttributeError, match="no attribute '_memory'"):
+        unmade.get_all()
+
+
 def test_the_pilot_is_shared(store, memory):
     pilot = ContextPilot()
     tea, cake = memory("tea", "Ada drinks tea."), memory("cake", "Ada bakes cake.")
