@@ -79,7 +79,8 @@ def chat(memory: ContextPilotMemory, client: openai.OpenAI, model: str) -> None:
         print(f"\n{question}\n  {messages[-1]['content'].strip()}")
         print(f"  memories found: {len(entries)}, named and not repeated: {named}, updated: {updated}")
         print(f"  {usage.cached_tokens} of {usage.prompt_tokens} tokens were cached")
-    print(f"\nThe last turn as it was sent:\n\n{messages[-2]['content']}")
+        if updated:
+            print(f"  sent of them:\n\n{turn.text}")
 
 
 def main() -> None:

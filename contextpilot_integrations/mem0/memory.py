@@ -97,12 +97,12 @@ class PlannedMemory:
     def _planned(self, found: Any, filters: object) -> Any:
         """Return what a search found, with a plan beside; what is no result of Mem0's, as it is."""
         try:
-            blocks, namespace = blocks_of(found), self._namespace_of(filters)
+            blocks = blocks_of(found)
+            plan = self._pilot.prepare(blocks, namespace=self._namespace_of(filters))
+            return planned_result(found, blocks, plan, self._pilot.order_template)
         except Exception as error:
             self._pilot.report_failure(error)
             return found
-        plan = self._pilot.prepare(blocks, namespace=namespace)
-        return planned_result(found, blocks, plan, self._pilot.order_template)
 
     def _turn(self, found: Any, views: list[Mapping[str, Any]], filters: object) -> TurnContext:
         blocks = blocks_of(found)

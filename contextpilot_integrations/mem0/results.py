@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from types import MappingProxyType
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict
 
 from contextpilot_integrations.block import BlockId, ContextBlock
 from contextpilot_integrations.plan import Plan
@@ -15,7 +15,6 @@ __all__ = ["PLAN_KEY", "MemoryEntry", "PlanEntry", "blocks_of", "planned_result"
 
 PLAN_KEY = "contextpilot"
 
-T = TypeVar("T")
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
@@ -112,7 +111,7 @@ def planned_result(
     """
     positions = {rank: position for position, rank in enumerate(plan.ranks)}
     results = [
-        _copied_mapping(memory)
+        {key: _copied(value) for key, value in memory.items()}
         | {
             PLAN_KEY: MemoryEntry(
                 rank=rank,
@@ -135,16 +134,19 @@ def planned_result(
         expected_cached_tokens=plan.expected_cached_tokens,
     )
     # "results" keeps its place among the keys.
-    rest = _copied_mapping({key: None if key == "results" else value for key, value in found.items()})
+    rest = {key: None if key == "results" else _copied(value) for key, value in found.items()}
     return {**rest, "results": results, PLAN_KEY: entry}
 
 
-def _copied_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value if type(value) in _PLAIN else _copied(value) for key, value in values.items()}
-
-
-def _copied(value: T) -> T:
+def _copied(value: Any) -> Any:
     """Copy a value all the way down; what refuses (a lock, a client) is shared."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is dict:  # As deepcopy would, in a tenth of the time.
+        return {key: _copied(part) for key, part in value.items()}
+    if kind is list:
+        return [_copied(part) for part in value]
     try:
         return deepcopy(value)
     except Exception:
