@@ -1,3 +1,4 @@
+import base64
 import subprocess
 import sys
 
@@ -32,6 +33,12 @@ def test_ids_that_look_alike_differ(left, right):
 
 def test_an_id_cannot_run_over_into_the_text():
     assert ContextBlock("a", "bc").digest != ContextBlock("ab", "c").digest
+
+
+def test_a_label_is_the_beginning_of_the_digest_in_base32():
+    for number in range(300):
+        block = ContextBlock("an id too long to show", str(number))
+        assert block.label == base64.b32encode(block.digest).decode()[:6].lower()
 
 
 @pytest.mark.parametrize("id", ["a", 7, 0, 10**9, "an id too long to show", ("a", 1), Index()])
