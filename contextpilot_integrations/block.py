@@ -6,20 +6,21 @@ date, so the same block has the same bytes in every prompt: that is what a prefi
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import index as as_int
 from typing import Any, TypeAlias
 
-__all__ = ["MARKER_START", "BlockId", "ContextBlock", "checked_blocks", "marker"]
+__all__ = ["MARKER_START", "BlockId", "ContextBlock", "checked_blocks", "labels_of", "marker"]
 
 BlockId: TypeAlias = "str | int | tuple[BlockId, ...]"
 
 MARKER_START = "[CB_"
+_BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
+_PAIRS = [first + second for first in _BASE32 for second in _BASE32]
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,8}")
 
 
@@ -59,18 +60,14 @@ class ContextBlock:
     @cached_property
     def digest(self) -> bytes:
         """16 bytes that stand for (id, text), equal on every machine."""
-        encoded = _encoded(self.id)
-        parts = len(encoded).to_bytes(8, "big"), encoded, self.text.encode("utf-8", "surrogatepass")
-        return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
+        hasher = _hasher(self.id)
+        hasher.update(self.text.encode("utf-8", "surrogatepass"))
+        return hasher.digest()
 
     @cached_property
     def label(self) -> str:
         """The id where it is at most 8 plain characters, else 6 base32 characters of the digest."""
-        if isinstance(self.id, str) and _PLAIN.fullmatch(self.id):
-            return self.id
-        if isinstance(self.id, int) and -(10**7) < self.id < 10**8:
-            return str(self.id)
-        return base64.b32encode(self.digest).decode()[:6].lower()
+        return _plain(self.id) or _short(self.digest)
 
     def render(self) -> str:
         """Return the block as it stands in every prompt: its marker, then its text verbatim."""
@@ -90,6 +87,47 @@ def checked_blocks(blocks: Iterable[ContextBlock]) -> tuple[ContextBlock, ...]:
         if not isinstance(block, ContextBlock):
             raise TypeError(f"blocks must be ContextBlock objects, not {type(block).__name__}")
     return checked
+
+
+def labels_of(id: BlockId) -> Callable[[str], str]:
+    """Return what gives the labels of the blocks of one id, by their texts.
+
+    Made for comparing one id with many texts: a text costs about a microsecond.
+
+    Raises:
+        TypeError: If ``id`` is of another type than a block's.
+    """
+    normalized = _normalized(id)
+    if plain := _plain(normalized):
+        return lambda _text: plain
+    start = _hasher(normalized)
+
+    def label(text: str) -> str:
+        hasher = start.copy()
+        hasher.update(text.encode("utf-8", "surrogatepass"))
+        return _short(hasher.digest())
+
+    return label
+
+
+def _plain(id: BlockId) -> str:
+    """Return an id that can be shown as it is; an empty string for any other."""
+    if isinstance(id, str) and _PLAIN.fullmatch(id):
+        return id
+    if isinstance(id, int) and -(10**7) < id < 10**8:
+        return str(id)
+    return ""
+
+
+def _short(digest: bytes) -> str:
+    """Return the first 6 base32 characters, two at a time; `base64` takes ten times as long."""
+    bits = int.from_bytes(digest[:4], "big") >> 2
+    return _PAIRS[bits >> 20] + _PAIRS[bits >> 10 & 1023] + _PAIRS[bits & 1023]
+
+
+def _hasher(id: BlockId) -> hashlib.blake2b:
+    encoded = _encoded(id)
+    return hashlib.blake2b(len(encoded).to_bytes(8, "big") + encoded, digest_size=16)
 
 
 def _normalized(value: object) -> BlockId:

@@ -1,9 +1,11 @@
+import base64
 import subprocess
 import sys
 
 import pytest
 
 from contextpilot_integrations import ContextBlock
+from contextpilot_integrations.block import labels_of
 
 
 class Index:
@@ -31,6 +33,18 @@ def test_ids_that_look_alike_differ(left, right):
 
 def test_an_id_cannot_run_over_into_the_text():
     assert ContextBlock("a", "bc").digest != ContextBlock("ab", "c").digest
+
+
+def test_a_label_is_the_beginning_of_the_digest_in_base32():
+    for number in range(300):
+        block = ContextBlock("an id too long to show", str(number))
+        assert block.label == base64.b32encode(block.digest).decode()[:6].lower()
+
+
+@pytest.mark.parametrize("id", ["a", 7, 0, 10**9, "an id too long to show", ("a", 1), Index()])
+@pytest.mark.parametrize("text", ["", "one", "é" * 40, "\ud800"])
+def test_the_labels_of_an_id_are_those_of_its_blocks(id, text):
+    assert labels_of(id)(text) == ContextBlock(id, text).label
 
 
 def test_the_same_id_with_another_text_is_another_block():

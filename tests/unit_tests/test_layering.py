@@ -15,6 +15,7 @@ ADAPTERS = {"langchain", "llama_index", "mem0", "openai"}
 ECOSYSTEM = {
     "langchain": {"langchain", "langchain_core", "pydantic"},
     "llama_index": {"llama_index", "llama_index_instrumentation"},
+    "mem0": {"mem0"},
     "openai": {"openai"},
 }
 BESIDE_ENGINES = {"httpx", "msgspec", "zmq"}
@@ -24,6 +25,7 @@ EXTRAS = [
     "langchain_openai",
     "llama_index",
     "llama_index_instrumentation",
+    "mem0",
     "openai",
     "bm25s",
     "gguf",

@@ -20,6 +20,7 @@ from contextpilot_integrations.langchain import (
     format_documents,
     plan_metadata,
 )
+from contextpilot_integrations.mem0 import AsyncContextPilotMemory, ContextPilotMemory, format_memories
 from contextpilot_integrations.plan_metadata import text_id
 
 
@@ -234,6 +235,85 @@ class LlamaIndexRetriever(LlamaIndexPostprocessor):
         return [*first.values()]
 
 
+class _Mem0Finds:
+    """Finds what it was told to, in the shape of Mem0's search."""
+
+    def __init__(self, memories: list[dict[str, Any]]) -> None:
+        self.memories = memories
+
+    def search(self, query: str, **kwargs: Any) -> dict[str, Any]:
+        return {"results": self.memories}
+
+
+class _AsyncMem0Finds(_Mem0Finds):
+    async def search(self, query: str, **kwargs: Any) -> dict[str, Any]:
+        return {"results": self.memories}
+
+
+class _Mem0(Driver):
+    """Mem0 takes the tenant from the filters."""
+
+    def native(self, item: Item) -> dict[str, Any]:
+        return {"id": item.id, "memory": item.text, "score": item.score, "metadata": {"tags": ["kept"]}}
+
+    def memory(self, natives: list[dict[str, Any]]) -> ContextPilotMemory:
+        return ContextPilotMemory(_Mem0Finds(natives), pilot=self.pilot, preamble=self.preamble)
+
+    def async_memory(self, natives: list[dict[str, Any]]) -> AsyncContextPilotMemory:
+        return AsyncContextPilotMemory(_AsyncMem0Finds(natives), pilot=self.pilot, preamble=self.preamble)
+
+    @property
+    def filters(self) -> dict[str, str]:
+        return {"user_id": self.tenant or "someone"}
+
+    def seen(self, sent: list[dict[str, Any]]) -> list[Seen]:
+        for memory in sent:
+            assert memory["metadata"] == {"tags": ["kept"]}
+        entries = [memory["contextpilot"] for memory in sent]
+        return [Seen(m["id"], m["memory"], e["rank"], e["label"]) for m, e in zip(sent, entries, strict=True)]
+
+    def snapshot(self, natives: list[dict[str, Any]]) -> Any:
+        return [(id(memory), repr(memory)) for memory in natives]  # As text, where NaN equals NaN.
+
+
+class _Sent(list[dict[str, Any]]):
+    """Memories in the order to send, and what else came with them."""
+
+    found: dict[str, Any]
+    text: str = ""
+
+    @classmethod
+    def of(cls, found: dict[str, Any], text: str = "") -> "_Sent":
+        placed = [memory for memory in found["results"] if memory["contextpilot"]["position"] is not None]
+        sent = cls(sorted(placed, key=lambda memory: memory["contextpilot"]["position"]))
+        sent.found, sent.text = found, text
+        return sent
+
+
+class Mem0Search(_Mem0):
+    def send(self, natives: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return _Sent.of(self.memory(natives).search("question", filters=self.filters))
+
+    async def asend(self, natives: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return _Sent.of(await self.async_memory(natives).search("question", filters=self.filters))
+
+    def prompt(self, sent: list[dict[str, Any]]) -> str:
+        return format_memories(sent.found) if isinstance(sent, _Sent) else ""
+
+
+class Mem0FirstTurn(_Mem0):
+    def send(self, natives: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        turn = self.memory(natives).turn_context("question", filters=self.filters)
+        return _Sent.of(turn.found, turn.text)
+
+    async def asend(self, natives: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        turn = await self.async_memory(natives).turn_context("question", filters=self.filters)
+        return _Sent.of(turn.found, turn.text)
+
+    def prompt(self, sent: list[dict[str, Any]]) -> str:
+        return sent.text if isinstance(sent, _Sent) else ""
+
+
 @pytest.fixture(
     scope="session",
     params=[
@@ -243,6 +323,8 @@ class LlamaIndexRetriever(LlamaIndexPostprocessor):
         LangChainAlignerBatch,
         LlamaIndexPostprocessor,
         LlamaIndexRetriever,
+        Mem0Search,
+        Mem0FirstTurn,
     ],
     ids=lambda driver: driver.__name__,
 )
