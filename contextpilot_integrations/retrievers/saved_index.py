@@ -43,19 +43,26 @@ def write_saved(
     """
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
-    earlier = _names_in(path / INDEX)
-    index = {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "documents": len(records),
-        "dimension": vectors.d,
-        "measure": "cosine",
-        "vectors_file": _put(path, "vectors-{}.faiss", lambda file: faiss.write_index(vectors, str(file))),
-        "documents_file": _put(path, "documents-{}.jsonl", lambda file: _write_lines(file, records)),
-    }
-    replace_file(path / INDEX, json.dumps(index, indent=1).encode())
-    for name in earlier - _names_in(path / INDEX):
-        (path / name).unlink(missing_ok=True)
+    named, written = _names_in(path / INDEX), set[str]()
+    try:
+        vectors_file = _put(path, "vectors-{}.faiss", lambda file: faiss.write_index(vectors, str(file)))
+        written.add(vectors_file["name"])
+        documents_file = _put(path, "documents-{}.jsonl", lambda file: _write_lines(file, records))
+        written.add(documents_file["name"])
+        index = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "documents": len(records),
+            "dimension": vectors.d,
+            "measure": "cosine",
+            "vectors_file": vectors_file,
+            "documents_file": documents_file,
+        }
+        replace_file(path / INDEX, json.dumps(index, indent=1).encode())
+    finally:
+        # Whether it was replaced or not, what the file in place does not name is of no use.
+        for name in (named | written) - _names_in(path / INDEX):
+            (path / name).unlink(missing_ok=True)
 
 
 def read_saved(folder: str | os.PathLike[str]) -> tuple[faiss.IndexFlatIP, list[Record]]:

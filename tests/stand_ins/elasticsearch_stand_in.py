@@ -1,7 +1,8 @@
 """A search server for the tests: the one that ELASTICSEARCH_URL names, else one that speaks its API.
 
-The latter is a small program of another project (noida-db). It is no Elasticsearch: what is found out with it
-holds for the API, and for scores up to a constant factor.
+For a server with credentials set ELASTICSEARCH_API_KEY too. The stand-in is a small program of another
+project (noida-db). It is no Elasticsearch: what is found out with it holds for the API, and for scores up to
+a constant factor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 import asyncio
+import os
 import uuid
 
 import pytest
@@ -10,6 +11,8 @@ from elasticsearch_stand_in import search_server
 
 from contextpilot_integrations.retrievers.elasticsearch import ElasticsearchRetriever, connect, connect_async
 
+API_KEY = os.environ.get("ELASTICSEARCH_API_KEY")
+
 
 @pytest.fixture(scope="session")
 def search_url():
@@ -19,13 +22,13 @@ def search_url():
 
 @pytest.fixture(scope="session")
 def client(search_url):
-    with connect(search_url) as client:
+    with connect(search_url, api_key=API_KEY) as client:
         yield client
 
 
 @pytest.fixture
 async def async_client(search_url):
-    async with connect_async(search_url) as client:
+    async with connect_async(search_url, api_key=API_KEY) as client:
         yield client
 
 

@@ -74,7 +74,7 @@ class TestWhatIsFound:
 
     async def test_nothing_to_find(self, retriever, either):
         assert await either(retriever, "invoke", "") == []
-        assert await either(retriever, "batch", ["unknown", "🚲" * 10_000]) == [[], []]
+        assert await either(retriever, "batch", ["unknown", "🚲" * 500]) == [[], []]
 
 
 class TestFilters:
