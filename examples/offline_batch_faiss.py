@@ -55,7 +55,9 @@ def main() -> None:
     options = parser.parse_args()
     retriever = FaissRetriever(embeddings=HuggingFaceEmbeddings(model_name=options.embeddings), k=3)
     retriever.add_documents(
-        Document(passage.text, id=passage.id, metadata={"theme": passage.theme}) for passage in passages()
+        Document(passage.text, id=passage.id, metadata={"theme": passage.theme})
+        for passage in passages()
+        if passage.theme in THEMES
     )
     asked = [question.question for question in questions() if question.theme in THEMES][:6]
     for plan in (False, True):

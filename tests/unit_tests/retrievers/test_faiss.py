@@ -97,6 +97,18 @@ class TestWhatIsFound:
         retriever.delete(["same0", "same2"])
         assert ids(retriever.invoke(WORDS[0], k=2)) == ["same1", "same3"]
 
+    def test_equals_that_float32_tells_apart(self):
+        retriever = FaissRetriever(embeddings=WordEmbeddings())
+        query = " ".join(WORDS[:7])
+        longer = [Document(" ".join([query] * (n % 19 + 1)), id=f"{n:03}") for n in range(190)]
+        retriever.add_documents(longer)
+        vectors = retriever.index._vectors.reconstruct_n(0, 19)
+        assert len({vector.tobytes() for vector in vectors}) > 1
+        for k in (1, 5, 60):
+            expected = ids(longer)[:k]
+            assert ids(retriever.invoke(query, k=k)) == expected
+            assert [ids(found) for found in retriever.batch([query] * 30, k=k)] == [expected] * 30
+
     def test_a_query_of_no_known_word_scores_zero(self, retriever):
         found = retriever.invoke("")
         assert ids(found) == ["d0", "d1", "d2", "d3", "d4"]

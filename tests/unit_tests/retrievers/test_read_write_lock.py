@@ -26,22 +26,22 @@ def test_readers_run_side_by_side():
     assert not together.broken
 
 
-def test_a_writer_is_alone():
-    lock, inside, most = ReadWriteLock(), [], []
+@pytest.mark.parametrize(
+    ("inside", "outside"), [("reading", "writing"), ("writing", "reading"), ("writing", "writing")]
+)
+def test_a_writer_is_alone(inside, outside):
+    lock, entered = ReadWriteLock(), threading.Event()
 
-    def work(hold, kind):
-        for _ in range(300):
-            with hold():
-                inside.append(kind)
-                most.append((inside.count("read"), inside.count("write")))
-                inside.remove(kind)
+    def enter():
+        with getattr(lock, outside)():
+            entered.set()
 
-    threads = [started(lambda: work(lock.reading, "read")) for _ in range(4)]
-    threads += [started(lambda: work(lock.writing, "write")) for _ in range(3)]
-    for thread in threads:
-        thread.join()
-    assert len(most) == 7 * 300
-    assert all(not writers or (readers, writers) == (0, 1) for readers, writers in most)
+    with getattr(lock, inside)():
+        thread = started(enter)
+        # However long that takes: whoever is outside stays there.
+        assert not entered.wait(timeout=0.2)
+    assert entered.wait(timeout=60)
+    thread.join()
 
 
 def test_a_writer_gets_in_though_readers_never_pause():
