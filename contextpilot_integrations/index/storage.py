@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from array import array
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ import torch
 from safetensors import SafetensorError, deserialize
 from safetensors.torch import save
 
+from contextpilot_integrations.files import replace_file
 from contextpilot_integrations.index.identifiers import decode_all, encode
 from contextpilot_integrations.index.snapshot import NodeRow, Snapshot, restored_index, take_snapshot
 from contextpilot_integrations.index.tree import ContextIndex
@@ -114,7 +114,7 @@ def write_snapshots(path: str | os.PathLike[str], snapshots: Sequence[Snapshot])
         for _, dtype in [_DTYPES[column.typecode]]
     }
     metadata = {"format": _FORMAT, "version": str(_VERSION), "digest": _digest(columns)}
-    _replace(Path(path), save(tensors, metadata))
+    replace_file(path, save(tensors, metadata))
 
 
 def read_snapshots(path: str | os.PathLike[str]) -> list[Snapshot]:
@@ -278,16 +278,3 @@ def _cut(rows: Sequence[T], columns: Mapping[str, array[int]], counts: str) -> l
     if min(column, default=0) < 0 or sum(column) != len(rows):
         raise ValueError(f"column {counts} does not add up to the {len(rows)} rows that there are")
     return [rows[start:end] for start, end in pairwise(accumulate(column, initial=0))]
-
-
-def _replace(path: Path, data: bytes) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".contextpilot-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise

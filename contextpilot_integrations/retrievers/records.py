@@ -1,0 +1,71 @@
+"""Documents as what a store keeps: under an id of their own, with metadata that JSON can hold."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.documents import Document
+
+__all__ = ["SCORE_KEY", "Record", "to_records"]
+
+SCORE_KEY = "score"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A document as a store keeps it.
+
+    Attributes:
+        id: Its id, else a digest of its text and metadata.
+        text: Its text.
+        metadata: A copy of its metadata, as it comes back from JSON.
+    """
+
+    id: str
+    text: str
+    metadata: dict[str, Any]
+
+    def found(self, score: float) -> Document:
+        """Return a document of the caller's own, its score in ``metadata["score"]``."""
+        metadata = {**copy.deepcopy(self.metadata), SCORE_KEY: score}
+        return Document(id=self.id, page_content=self.text, metadata=metadata)
+
+
+def to_records(documents: Iterable[Document]) -> list[Record]:
+    """Return the records of documents, in their order; those that are equal collapse to one.
+
+    Raises:
+        TypeError: If there is anything but documents, or metadata that JSON cannot hold.
+        ValueError: If two different documents have the same id, or an id is empty.
+    """
+    records: dict[str, Record] = {}
+    for number, document in enumerate(documents):
+        if not isinstance(document, Document):
+            raise TypeError(f"documents must be Document objects, not {type(document).__name__}")
+        record = _to_record(number, document)
+        if records.setdefault(record.id, record) != record:
+            raise ValueError(
+                f"two different documents have the id {record.id!r}: give each an id of its own, "
+                "or none, which makes it a digest of text and metadata"
+            )
+    return list(records.values())
+
+
+def _to_record(number: int, document: Document) -> Record:
+    if document.id == "":
+        raise ValueError(f"documents[{number}] has an empty id: give it one, or None")
+    try:
+        metadata = json.loads(json.dumps(document.metadata, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        # Whatever the encoder says names types and keys at most, no values.
+        raise TypeError(f"the metadata of documents[{number}] cannot be JSON: {error}") from error
+    identity = document.id
+    if identity is None:
+        content = json.dumps([document.page_content, metadata], sort_keys=True)
+        identity = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+    return Record(identity, document.page_content, metadata)

@@ -1,0 +1,244 @@
+"""On a server that speaks Elasticsearch's API: the one that ELASTICSEARCH_URL names, else the stand-in."""
+
+import asyncio
+import random
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.load import dumpd
+
+from contextpilot_integrations import ContextPilot
+from contextpilot_integrations.langchain import ContextPilotAligner
+from contextpilot_integrations.retrievers import elasticsearch as elasticsearch_retriever
+from contextpilot_integrations.retrievers.elasticsearch import ElasticsearchRetriever, connect
+
+WORDS = [f"word{number}" for number in range(60)]
+
+
+def documents():
+    random_ = random.Random(3)
+    return [
+        Document(
+            " ".join(random_.choices(WORDS, k=random_.randint(5, 20))),
+            id=f"d{n:03}",
+            metadata={"n": n, "even": n % 2 == 0, "source": {"page": n // 10}, "tags": ["a b", f"t {n % 3}"]},
+        )
+        for n in range(200)
+    ]
+
+
+def some_queries(count):
+    random_ = random.Random(4)
+    return [" ".join(random_.sample(WORDS, 4)) for _ in range(count)]
+
+
+def ids(found):
+    return [document.id for document in found]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _documents(client, index):
+    ElasticsearchRetriever(client=client, index=index).add_documents(documents())
+
+
+class TestWhatIsFound:
+    async def test_documents_as_they_were_added_best_first(self, retriever, either):
+        added = {document.id: document for document in documents()}
+        for query in some_queries(10):
+            found = await either(retriever, "invoke", query)
+            scores = [document.metadata.pop("score") for document in found]
+            assert len(found) == 10
+            assert scores == sorted(scores, reverse=True)
+            assert found == [added[document.id] for document in found]
+            assert all(set(document.page_content.split()) & set(query.split()) for document in found)
+
+    async def test_alone_in_a_batch_sync_and_async_alike(self, retriever, either):
+        queries = some_queries(20)
+        alone = [retriever.invoke(query) for query in queries]
+        assert await either(retriever, "batch", queries) == alone
+        assert [await either(retriever, "invoke", query) for query in queries] == alone
+
+    async def test_equals_stand_in_the_order_of_their_ids(self, client, fresh_index, either):
+        retriever = ElasticsearchRetriever(client=client, index=fresh_index)
+        numbers = random.Random(6).sample(range(50), 50)
+        retriever.add_documents([Document("the same text", id=f"{n:02}") for n in numbers])
+        for k in (1, 7, 50):
+            assert ids(await either(retriever, "invoke", "same", k=k)) == [f"{n:02}" for n in range(k)]
+
+    async def test_k(self, retriever, either):
+        assert await either(retriever, "invoke", "word1", k=0) == []
+        assert len(await either(retriever, "invoke", "word1", k=1)) == 1
+        assert len((await either(retriever, "batch", ["word1", "word2"], k=3))[1]) == 3
+        with pytest.raises(ValueError, match="k must be at least 0"):
+            await either(retriever, "invoke", "word1", k=-1)
+
+    async def test_nothing_to_find(self, retriever, either):
+        assert await either(retriever, "invoke", "") == []
+        assert await either(retriever, "batch", ["unknown", "🚲" * 500]) == [[], []]
+
+
+class TestFilters:
+    @pytest.mark.parametrize(
+        "condition",
+        [
+            {"even": True, "source.page": [1, 2]},
+            [{"term": {"metadata.even": True}}, {"range": {"metadata.n": {"gte": 10, "lt": 30}}}],
+        ],
+    )
+    async def test_all_that_is_found_passes(self, retriever, either, condition):
+        query = " ".join(WORDS)
+        for found in (
+            await either(retriever, "invoke", query, filter=condition, k=100),
+            *await either(retriever, "batch", [query, query], filter=condition, k=100),
+        ):
+            assert sorted(document.metadata["n"] for document in found) == list(range(10, 30, 2))
+
+    async def test_strings_are_compared_as_wholes(self, retriever, either):
+        query = " ".join(WORDS)
+        found = await either(retriever, "invoke", query, filter={"tags": "t 1"}, k=100)
+        assert {document.metadata["n"] % 3 for document in found} == {1}
+        assert await either(retriever, "invoke", query, filter={"tags": "t"}) == []
+
+    async def test_scores_stay_and_the_calls_filter_narrows(self, retriever, either):
+        everything = await either(retriever, "invoke", "word1 word2", k=200)
+        retriever.filter = {"even": True}
+        passing = [document for document in everything if document.metadata["even"]]
+        assert await either(retriever, "invoke", "word1 word2", k=200) == passing
+        n = passing[0].metadata["n"]
+        assert await either(retriever, "invoke", "word1 word2", filter={"n": [n, n + 1]}) == passing[:1]
+
+    def test_what_cannot_be_compared(self, client):
+        with pytest.raises(TypeError, match=r"filter\['n'\]"):
+            ElasticsearchRetriever(client=client, index="i", filter={"n": {"gte": 3}})
+
+
+class TestBatches:
+    async def test_five_hundred_queries_are_one_request_and_one_plan(
+        self, retriever, requests, either, monkeypatch
+    ):
+        plans = []
+        original = ContextPilot.prepare_batch
+
+        def counted(self, contexts, **kwargs):
+            plans.append(len(contexts))
+            return original(self, contexts, **kwargs)
+
+        monkeypatch.setattr(ContextPilot, "prepare_batch", counted)
+        queries = some_queries(500)
+        contexts = await either(retriever | ContextPilotAligner(), "batch", queries)
+        assert requests() == [f"POST /{retriever.index}/_msearch"]
+        assert plans == [500]
+        for query, context in zip(queries[:20], contexts, strict=False):
+            assert sorted(ids(context)) == sorted(ids(retriever.invoke(query)))
+        turns = [context[0].metadata["contextpilot"]["schedule_position"] for context in contexts]
+        assert sorted(turns) == list(range(500))
+
+    async def test_very_many_are_a_few_requests(self, retriever, requests, either, monkeypatch):
+        monkeypatch.setattr(elasticsearch_retriever, "_QUERIES_AT_ONCE", 20)
+        queries = some_queries(50)
+        found = await either(retriever, "batch", queries, k=1, config={"max_concurrency": 2})
+        paths = {request.partition("?")[0] for request in requests()}
+        assert paths == {f"POST /{retriever.index}/_msearch"}
+        assert len(requests()) == 3
+        assert all("max_concurrent_searches=2" in request for request in requests())
+        assert found == [retriever.invoke(query, k=1) for query in queries]
+
+    async def test_a_query_that_fails_leaves_the_others(self, client, fresh_index, either):
+        retriever = ElasticsearchRetriever(client=client, index=fresh_index, text_field="body")
+        retriever.create_index()
+        client.index(index=fresh_index, id="1", document={"body": "good"})
+        client.index(index=fresh_index, id="2", document={"body": ["bad"]}, refresh=True)
+        found, error = await either(retriever, "batch", ["good", "bad"], return_exceptions=True)
+        assert ids(found) == ["1"]
+        with pytest.raises(
+            ValueError, match=f"document '2' of index '{fresh_index}' has no text.*text_field"
+        ):
+            raise error
+
+
+class TestAddingAndDeleting:
+    async def test_documents_come_and_go(self, client, async_client, fresh_index, either):
+        retriever = ElasticsearchRetriever(client=client, async_client=async_client, index=fresh_index)
+        given = documents()[:20]
+        for _ in range(2):
+            assert await either(retriever, "add_documents", given) == ids(given)
+            assert client.count(index=fresh_index)["count"] == 20
+        await either(retriever, "add_documents", [Document("entirely new", id="d007")])
+        (found,) = await either(retriever, "invoke", "entirely")
+        assert (found.id, found.page_content) == ("d007", "entirely new")
+        assert await either(retriever, "delete", ["d007", "d008", "unknown"]) == 2
+        assert await either(retriever, "invoke", "entirely") == []
+        assert client.count(index=fresh_index)["count"] == 18
+
+    async def test_the_mapping(self, client, async_client, fresh_index, either):
+        retriever = ElasticsearchRetriever(client=client, async_client=async_client, index=fresh_index)
+        await either(retriever, "create_index", analyzer="english")
+        await either(retriever, "create_index")
+        await either(retriever, "add_documents", [Document("She rides", metadata={"date": "2026-01-01"})])
+        properties = client.indices.get_mapping(index=fresh_index)[fresh_index]["mappings"]["properties"]
+        assert properties["text"].items() >= {"type": "text", "analyzer": "english"}.items()
+        assert properties["metadata"]["properties"]["date"]["type"] == "keyword"
+        assert len(await either(retriever, "invoke", "riding")) == 1
+
+    async def test_what_the_server_refuses_is_named_and_not_shown(self, client, fresh_index, either):
+        retriever = ElasticsearchRetriever(client=client, index=fresh_index)
+        retriever.add_documents([Document("first", metadata={"n": 1})])
+        bad = [
+            Document("secret text", id="bad", metadata={"n": "secret value"}),
+            Document("second", id="good", metadata={"n": 2}),
+        ]
+        with pytest.raises(ValueError, match=r"1 of 2 documents failed, the first with id 'bad'") as caught:
+            await either(retriever, "add_documents", bad)
+        assert "secret" not in f"{caught.value!r} {caught.value.__cause__!r}"
+        assert ids(retriever.invoke("second")) == ["good"]
+
+    async def test_an_index_that_others_made(self, client, fresh_index, either):
+        client.indices.create(index=fresh_index, mappings={"properties": {"lang": {"type": "keyword"}}})
+        source = {"body": "the text", "lang": "en", "year": 2026}
+        client.index(index=fresh_index, id="1", document=source, refresh=True)
+        retriever = ElasticsearchRetriever(
+            client=client, index=fresh_index, text_field="body", metadata_field=None, filter={"lang": "en"}
+        )
+        (found,) = await either(retriever, "invoke", "text")
+        score = found.metadata.pop("score")
+        assert (found.id, found.page_content, found.metadata) == (
+            "1",
+            "the text",
+            {"lang": "en", "year": 2026},
+        )
+        assert score > 0
+        with pytest.raises(ValueError, match="set metadata_field"):
+            await either(retriever, "add_documents", [Document("more")])
+
+    def test_no_bar_where_there_is_no_terminal(self, client, fresh_index, capsys):
+        ElasticsearchRetriever(client=client, index=fresh_index).add_documents(documents())
+        assert capsys.readouterr() == ("", "")
+
+
+class TestClients:
+    async def test_one_of_a_kind(self, client, async_client, index):
+        only_sync = ElasticsearchRetriever(client=client, index=index)
+        only_async = ElasticsearchRetriever(async_client=async_client, index=index)
+        expected = only_sync.invoke("word1")
+        assert await only_sync.ainvoke("word1") == await only_async.ainvoke("word1") == expected
+        assert await only_sync.abatch(["word1"] * 2) == await only_async.abatch(["word1"] * 2)
+        with pytest.raises(ValueError, match=r"pass client=connect\(\.\.\.\)"):
+            only_async.invoke("word1")
+        with pytest.raises(ValueError, match="or both"):
+            ElasticsearchRetriever(index=index)
+
+    async def test_threads_and_tasks_share_one(self, retriever):
+        queries = some_queries(16)
+        expected = [retriever.invoke(query) for query in queries]
+        threads = [asyncio.to_thread(retriever.invoke, query) for query in queries]
+        tasks = [retriever.ainvoke(query) for query in queries * 6]
+        found = await asyncio.gather(*threads, *tasks)
+        assert found == expected * 7
+
+    async def test_it_is_not_serializable_and_keeps_secrets(self, search_url, index):
+        with connect(search_url, api_key="very-secret") as client:
+            retriever = ElasticsearchRetriever(client=client, index=index)
+            assert dumpd(retriever)["type"] == "not_implemented"
+            assert (
+                "very-secret" not in f"{retriever!r} {dumpd(retriever)} {retriever.model_dump()} {client!r}"
+            )
