@@ -276,7 +276,8 @@ def _note(talk: Conversation, turn: _Turn, blocks: MessageBlocks, texts: Message
 
 def _result_name(talk: Conversation, message: Mapping[str, Any]) -> str:
     """Return what the conversation shows for a tool's result."""
-    name = talk.results.get(message.get("tool_call_id", ""), "")
+    call_id = message.get("tool_call_id")
+    name = talk.results.get(call_id, "") if isinstance(call_id, str) else ""
     if name:
         talk.named[name] += 1
         if talk.named[name] > 1:

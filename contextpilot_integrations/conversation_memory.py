@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import marshal
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from os import urandom
 from threading import Lock
 from typing import Any, cast
 
@@ -157,14 +160,26 @@ def conversation_keys(namespace: Namespace, messages: Iterable[Mapping[str, Any]
 
     Args:
         namespace: Whose cache they meet.
-        messages: As JSON has them; what else is in one counts by its repr.
+        messages: As JSON has them. One that holds what JSON has not is taken for new each time.
     """
     digest, keys = blake2b(marshal.dumps(namespace.key, _MARSHAL_VERSION), digest_size=16), []
     for message in messages:
-        try:
-            written = marshal.dumps(cast(Any, message), _MARSHAL_VERSION)
-        except ValueError:
-            written = marshal.dumps(repr(message), _MARSHAL_VERSION)
-        digest.update(written)
+        digest.update(_written(message))
         keys.append(digest.digest())
     return keys
+
+
+def _written(message: Mapping[str, Any]) -> bytes:
+    """Return bytes that are equal only for messages with equal texts."""
+    try:
+        return marshal.dumps(cast(Any, message), _MARSHAL_VERSION)
+    except ValueError:  # A subclass of str or another mapping than dict, perhaps.
+        with suppress(TypeError, ValueError, RecursionError):
+            return marshal.dumps(json.dumps(message, default=_as_dict), _MARSHAL_VERSION)
+    return urandom(16)
+
+
+def _as_dict(value: object) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError

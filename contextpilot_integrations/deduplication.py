@@ -74,6 +74,7 @@ class Transcript:
     _named: dict[str, tuple[str, bool]] = field(default_factory=dict)
     _ambiguous: set[str] = field(default_factory=set)
     _stretches: int = 0
+    _complete: dict[int, int] = field(default_factory=dict)  # Whole segments' stretches, and last lines.
 
     def add(
         self,
@@ -197,6 +198,9 @@ class Transcript:
         keep(len(lines))
         writer.copy_to(segment.end)
         writer.is_literal = writer.is_literal and is_literal
+        if is_literal:
+            filled = (place for place in range(len(lines), 0, -1) if lines[place - 1].strip())
+            self._complete[self._stretches] = next(filled, 0)
         if segment.whole and segment.start < segment.end and is_literal:
             self._wholes.setdefault(text[segment.start : segment.end], (pieces.section, begin))
 
@@ -306,13 +310,21 @@ class Transcript:
             count = members.count(run.first, run.last)
             annotation = members_annotation(count, source, quote, wording.passage, times=run.times)
             return EditKind.PASSAGE, members.replacement(annotation, run.first)
-        if segment.whole and run.last - run.first == len(lines) - 1 and first.number == 1:
+        if segment.whole and run.last - run.first == len(lines) - 1 and self._is_all(first, last):
             return EditKind.BLOCK, _fitting(location_annotation(source, wording.location), segment)
         quote = quoted(lines[run.first], in_json=segment.in_json)
         passage = passage_annotation(
             first.number, last.number, source, quote, wording.passage, times=run.times
         )
         return EditKind.PASSAGE, _fitting(passage, segment)
+
+    def _is_all(self, first: _Line, last: _Line) -> bool:
+        """Tell whether from one line to another is all of a section.
+
+        Behind a block whose end is not known there may be a question: it counts as a whole by its beginning.
+        """
+        is_open = first.section.name.startswith(MARKER_START)
+        return first.number == 1 and (is_open or self._complete.get(last.stretch) == last.number)
 
     def _place(self, run: _Run, length: int) -> Place:
         line = self._lines[run.source]

@@ -154,8 +154,8 @@ def _between(outer: Segment, text: str, start: int, end: int) -> Iterator[Segmen
     name = outer.name if start == 0 else ""  # As for strings.
     for marker in [*_MARKER.finditer(text, start, end), None]:
         stop = marker.start() if marker else end
-        while start < stop and text[start] in "\r\n":
-            start += 1
+        while not name and start < stop and text[start] in "\r\n":
+            start += 1  # Lines of what has a name are counted from its beginning.
         if start < stop:
             yield replace(outer, start=start, end=stop, name=name)
         if marker:

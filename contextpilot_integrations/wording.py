@@ -38,6 +38,8 @@ def quoted(text: str, *, in_json: bool) -> str:
         with suppress(ValueError):
             line = unescape(line)
     line = next(iter(line.strip().splitlines()), "")
+    # Half of a surrogate pair stands escaped where it is quoted from, and could not be sent otherwise.
+    line = line.encode("utf-8", "backslashreplace").decode()
     if len(line) <= _MAX_QUOTE:
         return line
     start = line[: _MAX_QUOTE + 1]

@@ -223,6 +223,46 @@ def test_rows_that_stay_are_not_compared_each_with_all(rows, monkeypatch):
     assert len(compared) < 100_000  # Each with all would be 16 million.
 
 
+def test_lines_are_counted_from_a_files_beginning_though_it_is_empty():
+    given = [
+        user(),
+        call("a.txt"),
+        result("a.txt", "\n\n" + FILE),
+        call("b.txt"),
+        result("b.txt", f"New.\n{FILE[400:4000]}\nOld."),
+    ]
+    assert given[2]["content"].split("\n")[9] == "line 8 of the file says that 64 is the square of 8"
+    annotation = sent(given)[-1].split("\n")[2]
+    assert annotation.startswith("[lines 11-")
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n"])
+def test_a_block_that_is_only_how_a_file_begins_is_not_called_as_all_of_it(end):
+    def asked(lines):
+        document = f"<document>\n{lines}\n</document>\nWhat now?"
+        return [
+            user(),
+            call("a.txt"),
+            result("a.txt", FILE + end),
+            answer(),
+            {"role": "user", "content": document},
+        ]
+
+    excerpt = "\n".join(FILE.split("\n")[:20])
+    assert "\n[lines 1-20 of a.txt, shown above:" in sent(asked(excerpt))[-1]
+    assert "\nPlease refer to a.txt in the previous conversation.\n" in sent(asked(FILE))[-1]
+
+
+def test_a_call_id_that_is_none_names_nothing():
+    given = [
+        user(),
+        call("a.txt"),
+        result("a.txt", FILE),
+        {"role": "tool", "tool_call_id": ["x"], "content": FILE},
+    ]
+    assert sent(given)[-1].startswith("Please refer to ")
+
+
 def test_two_results_of_one_name_are_told_apart():
     other = FILE.replace("square", "power")
     messages = [call("a.txt"), result("a.txt", FILE), call("a.txt"), result("a.txt", other), call("b.txt")]
@@ -338,6 +378,15 @@ def test_members_side_by_side_are_left_out_together():
     assert json.loads(again) == {"page": 2, "...": '[3 items of x, shown above: "rows"]'}
     *_, again = sent([call("x"), result("x", first), call("x"), result("x", json.dumps(rows[2:]))])
     assert json.loads(again) == ['[4 items of x, shown above: "flight: HAT2"]']
+
+
+def test_half_of_a_surrogate_pair_is_quoted_as_it_is_written():
+    strings = [json.dumps({"text": f"\ud83d cut\n{FILE[:length]}"}) for length in (2000, 1900)]
+    rows = [{**flight(number, 5), "flight": f"\ud83d HAT{number}"} for number in range(6)]
+    for before, after in (strings, [json.dumps(rows), json.dumps(rows[2:])]):
+        *_, again = sent([call("x"), result("x", before), call("x"), result("x", after)])
+        assert len(again.encode()) < len(after) / 2
+        assert "ud83d" in again
 
 
 def test_rows_that_begin_alike_stay():
