@@ -74,7 +74,7 @@ class ContextPilotPostprocessor(BaseNodePostprocessor):
             EventPayload.TOP_K: top_n,
         }
         with self.callback_manager.event(CBEventType.RERANKING, payload=payload) as event:
-            planned = self._planned(nodes)
+            planned = self.planned(nodes)
             event.on_end(payload={EventPayload.NODES: planned})
         dispatcher.event(ReRankEndEvent(nodes=planned))
         return planned
@@ -85,7 +85,8 @@ class ContextPilotPostprocessor(BaseNodePostprocessor):
         # Planning takes well under a millisecond, so it runs in the loop.
         return self._postprocess_nodes(nodes, query_bundle)
 
-    def _planned(self, nodes: list[NodeWithScore]) -> list[NodeWithScore]:
+    def planned(self, nodes: list[NodeWithScore]) -> list[NodeWithScore]:
+        """Return the nodes planned, without LlamaIndex's events."""
         try:
             request = Request.of(nodes, self.metadata_keys)
         except Exception as error:

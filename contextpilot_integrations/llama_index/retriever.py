@@ -59,11 +59,12 @@ class ContextPilotRetriever(BaseRetriever):
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         found = self.retriever.retrieve(query_bundle)
-        return self.postprocessor.postprocess_nodes(found, query_bundle)
+        return self.postprocessor.planned(found)
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         found = await self.retriever.aretrieve(query_bundle)
-        return await self.postprocessor.apostprocess_nodes(found, query_bundle)
+        # Planning takes well under a millisecond, so it runs in the loop.
+        return self.postprocessor.planned(found)
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {"retriever": self.retriever}

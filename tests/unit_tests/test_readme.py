@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from readme_code import README, code_under
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+BLOCKS = [*code_under("Ten lines of LangChain"), *code_under("Without LangChain")]
 
 
 def test_the_code_runs_in_the_order_shown():
@@ -52,8 +52,10 @@ def test_the_code_runs_in_the_order_shown():
         "How far?",
         "How much?",
     ]
-    pytest.importorskip("zmq")
     exec(BLOCKS[6], names)
+    assert names["messages"][-1]["content"] == "And how far?"
+    pytest.importorskip("zmq")
+    exec(BLOCKS[7], names)
     assert names["completion"].text == "an answer"
 
 
@@ -82,8 +84,11 @@ def client():
     return openai.OpenAI(base_url="http://localhost/v1", api_key="none", http_client=http), sent
 
 
-def test_the_first_example_has_no_more_than_ten_lines():
-    assert len(BLOCKS[0].splitlines()) <= 10
+@pytest.mark.parametrize(
+    "section", ["Ten lines of LangChain", "LlamaIndex", "Mem0", "FAISS and Elasticsearch"]
+)
+def test_the_first_example_of_an_ecosystem_has_no_more_than_ten_lines(section):
+    assert len(code_under(section)[0].splitlines()) <= 10
 
 
 def test_what_the_readme_links_to_is_there():
