@@ -50,7 +50,7 @@ async def test_in_the_order_of_the_schedule_and_back_in_the_callers(connect, eng
 
 @pytest.mark.parametrize("max_in_flight", [2, 3, 16])
 async def test_no_more_in_flight_than_allowed(connect, engine, weather, batch, max_in_flight):
-    engine.fine = weather(wait=WAIT)
+    engine.fine = weather(wait=10 * WAIT)
     await connect(engine).complete_batch(*batch, max_in_flight=max_in_flight)
     assert 1 < engine.in_flight <= max_in_flight
 
@@ -100,7 +100,7 @@ async def test_nobody_stands_in_line_behind_one_that_timed_out(connect, engine, 
     engine.weather["B"] = [weather(after="D")]  # In line, D would wait for B's first token.
     contexts = [blocks(words) for words in FAMILY]
     completions = connect(engine, max_retries=0)
-    found = await completions.complete_batch(contexts, "ABCD", max_in_flight=4, timeout=2)
+    found = await completions.complete_batch(contexts, "ABCD", max_in_flight=4, timeout=6)
     assert isinstance(found[0].error, openai.APITimeoutError)
     assert [completion.error for completion in found[1:]] == [None] * 3
 
