@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from contextpilot_integrations.block import MARKER_START, ContextBlock, checked_blocks
 from contextpilot_integrations.conversation_memory import Conversation, Decision, conversation_keys
-from contextpilot_integrations.edits import Message, Rewriting, checked_messages, with_text
+from contextpilot_integrations.edits import Message, Rewriting, checked_messages, message_views, with_text
 from contextpilot_integrations.message_blocks import (
     MessageBlocks,
     MessageTexts,
@@ -71,7 +71,7 @@ def rewrite(
         TypeError: If ``messages`` holds anything but messages, or ``blocks`` anything but context blocks.
     """
     given = checked_messages(messages)
-    views = [_view(message, place) for place, message in enumerate(given)]
+    views = message_views(given)
     known = Texts(block.text for block in checked_blocks(blocks))
     pilot = pilot or ContextPilot()
     try:
@@ -220,18 +220,6 @@ class _Rewriter:
     def _order_annotation(self, blocks: MessageBlocks, texts: MessageTexts) -> str:
         order = " > ".join(_name(texts[part], found) for part, found in blocks.movable)
         return self._pilot.order_template.replace("{order}", order)
-
-
-def _view(message: Message, place: int) -> Mapping[str, Any]:
-    """Return a message as a mapping: an answer of the openai package may stand in a history as it came."""
-    if isinstance(message, Mapping):
-        return message
-    dump = getattr(message, "model_dump", None)
-    if dump is None:
-        raise TypeError(
-            f"messages[{place}] must be a mapping with role and content, not {type(message).__name__}"
-        )
-    return dump(exclude_none=True)
 
 
 def _with_texts(message: Message, texts: MessageTexts) -> Message:

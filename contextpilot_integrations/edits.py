@@ -16,6 +16,7 @@ __all__ = [
     "Place",
     "Rewriting",
     "checked_messages",
+    "message_views",
     "restore",
     "text_at",
     "with_text",
@@ -101,6 +102,24 @@ def checked_messages(messages: Iterable[Message]) -> list[Message]:
     if isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
         raise TypeError(f"messages must be a list of messages, not {type(messages).__name__}")
     return list(messages)
+
+
+def message_views(messages: Iterable[object]) -> list[Mapping[str, Any]]:
+    """Return messages as mappings: an answer of the openai package may stand in a history as it came.
+
+    Raises:
+        TypeError: If there is anything else among them.
+    """
+    views = []
+    for place, message in enumerate(messages):
+        dump = getattr(message, "model_dump", None)
+        view = message if isinstance(message, Mapping) or dump is None else dump(exclude_none=True)
+        if not isinstance(view, Mapping):
+            raise TypeError(
+                f"messages[{place}] must be a mapping with role and content, not {type(message).__name__}"
+            )
+        views.append(view)
+    return views
 
 
 def restore(messages: Iterable[Message], edits: Iterable[Edit]) -> list[Message]:

@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
-from contextpilot_integrations.edits import Message
+from contextpilot_integrations.edits import Message, message_views
 from contextpilot_integrations.mem0.memory import PlannedMemory
 from contextpilot_integrations.mem0.scope import search_filters
 from contextpilot_integrations.mem0.turn import TurnContext
-from contextpilot_integrations.mem0.view import message_views
 
 __all__ = ["AsyncContextPilotMemory"]
 

@@ -8,11 +8,10 @@ from types import TracebackType
 from typing import Any
 
 from contextpilot_integrations.annotation import check_template
-from contextpilot_integrations.edits import Message
+from contextpilot_integrations.edits import Message, message_views
 from contextpilot_integrations.mem0.results import blocks_of, planned_result
 from contextpilot_integrations.mem0.scope import search_filters, tenant_of
 from contextpilot_integrations.mem0.turn import UPDATE_TEMPLATE, TurnContext, turn_text
-from contextpilot_integrations.mem0.view import message_views
 from contextpilot_integrations.namespace import Namespace
 from contextpilot_integrations.pilot import ContextPilot
 

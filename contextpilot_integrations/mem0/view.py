@@ -13,7 +13,7 @@ from contextpilot_integrations.block import MARKER_START, ContextBlock, labels_o
 from contextpilot_integrations.message_blocks import texts_of
 from contextpilot_integrations.wording import Wording, is_like_annotation
 
-__all__ = ["View", "message_views"]
+__all__ = ["View"]
 
 _LABEL = r"[A-Za-z0-9_.-]{1,8}"
 _MARKER = re.compile(rf"{re.escape(MARKER_START)}({_LABEL})\](?: |(?=\n\n)|\Z)")
@@ -114,24 +114,6 @@ class View:
             if _begins_paragraph(text, said) and said["new"] != said["old"]:
                 self._replaced.discard(said["new"])
                 self._replaced.add(said["old"])
-
-
-def message_views(messages: Iterable[object]) -> list[Mapping[str, Any]]:
-    """Return messages as mappings: an answer of the openai package may stand in a history as it came.
-
-    Raises:
-        TypeError: If there is anything else among them.
-    """
-    views = []
-    for place, message in enumerate(messages):
-        dump = getattr(message, "model_dump", None)
-        view = message if isinstance(message, Mapping) or dump is None else dump(exclude_none=True)
-        if not isinstance(view, Mapping):
-            raise TypeError(
-                f"messages[{place}] must be a mapping with role and content, not {type(message).__name__}"
-            )
-        views.append(view)
-    return views
 
 
 def _begins_paragraph(text: str, found: re.Match[str]) -> bool:
