@@ -26,7 +26,8 @@ __all__ = ["ColdPass", "cold_pass", "take_turns"]
 
 _PARAMS: dict[str, Any] = {"max_tokens": ANSWER_TOKENS, "temperature": 0}
 _TIMEOUT = 600.0  # seconds
-_HEARD_WITHIN = 30.0  # seconds
+_HEARD_WITHIN = 60.0  # seconds
+_TOLD_WITHIN = 2.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +188,10 @@ def cold_pass(
             completions = Completions(pilot, client, model=server.model, preamble=system, follower=follower)
             # vLLM tells of the reset only with the next page that it stores, and of all passes before to
             # whoever is new. Told during the pass, it would empty an index that is right.
-            unique, deadline = secrets.token_hex(8), time.monotonic() + _HEARD_WITHIN
-            while not _ping(completions, server, unique).plan.expected_cached_tokens:
+            deadline = time.monotonic() + _HEARD_WITHIN
+            while not _is_heard(completions, server):
                 if time.monotonic() > deadline:
                     raise OSError(f"{vllm.events_endpoint}: vLLM publishes no events")
-                time.sleep(0.01)
             yield ColdPass(name, mode, completions, pilot, system)
 
 
@@ -219,6 +219,16 @@ def _capacity(requests: Sequence[TraceRequest], server: OwnServer | GivenServer)
     exact = sum(server.tokens[block] for block in blocks)
     exact += sum(server.tokens.get(request.query, 0) for request in requests)
     return max(1, round(server.cache_tokens * estimated / exact))
+
+
+def _is_heard(completions: Completions, server: OwnServer) -> bool:
+    """Tell whether events are told of a new prompt; the first go out unheard, maybe."""
+    unique, deadline = secrets.token_hex(8), time.monotonic() + _TOLD_WITHIN
+    while not _ping(completions, server, unique).plan.expected_cached_tokens:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def _ping(completions: Completions, server: OwnServer | GivenServer, text: str = "") -> Completion:
