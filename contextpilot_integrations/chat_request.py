@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from contextpilot_integrations.block import ContextBlock
 from contextpilot_integrations.edits import Message
 from contextpilot_integrations.namespace import Namespace
+from contextpilot_integrations.rewriting_report import RewritingReport
 
 __all__ = ["CALLERS_FIELD", "ChatRequest"]
 
 CALLERS_FIELD = "contextpilot"
 """The body's field that is meant for this package and not sent on."""
+
+_CALLERS_FIELDS = {"blocks", "tenant", *(field.name for field in fields(RewritingReport))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class ChatRequest:
         """Read a body as OpenAI's API has it.
 
         Its field "contextpilot" may hold "blocks", a list of ``{"id", "text"}`` whose texts stand verbatim in
-        the messages after the last answer, and a "tenant".
+        the messages after the last answer, and a "tenant"; the report on an earlier rewriting is passed over.
 
         Args:
             body: The JSON object.
@@ -50,6 +53,10 @@ class ChatRequest:
         if not isinstance(caller, Mapping | None):
             raise ValueError(f'"{CALLERS_FIELD}" must be an object, not {reprlib.repr(caller)}')
         caller, model, tools = caller or {}, body.get("model"), body.get("tools")
+        if unknown := caller.keys() - _CALLERS_FIELDS:
+            raise ValueError(
+                f'"{CALLERS_FIELD}" may hold "blocks" and "tenant", not {", ".join(sorted(unknown))}'
+            )
         tenant = caller.get("tenant")
         for name, value in (("model", model), ("tenant", tenant)):
             if not isinstance(value, str | None):

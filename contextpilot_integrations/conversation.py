@@ -68,8 +68,11 @@ def rewrite(
         request_id: The id under which the engine may report the request's eviction.
 
     Raises:
-        TypeError: If ``messages`` holds anything but messages, or ``blocks`` anything but context blocks.
+        TypeError: If ``messages`` holds anything but messages, ``blocks`` anything but context blocks, or
+            ``pilot`` is none.
     """
+    if not isinstance(pilot, ContextPilot | None):
+        raise TypeError(f"pilot must be a ContextPilot, not {type(pilot).__name__}")
     given = checked_messages(messages)
     views = message_views(given)
     known = Texts(block.text for block in checked_blocks(blocks))

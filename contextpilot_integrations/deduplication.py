@@ -23,7 +23,8 @@ from contextpilot_integrations.block import MARKER_START
 from contextpilot_integrations.edits import Edit, EditKind, Place
 from contextpilot_integrations.json_members import JsonMembers, shown
 from contextpilot_integrations.recognition import escape
-from contextpilot_integrations.segments import Pieces, Section, Segment, pieces_of, section_of
+from contextpilot_integrations.segments import Line, Pieces, Section, Segment, pieces_of, section_of
+from contextpilot_integrations.sources import Sources
 from contextpilot_integrations.wording import Wording, is_like_annotation, quoted
 
 __all__ = ["MIN_RUN_TOKENS", "Transcript"]
@@ -37,13 +38,6 @@ over overlapping passages 32 saved 51.5 % of all tokens by 1,673 passages, 64 sa
 _LINE_ENDS = {"\n", "\\n"}
 _MIN_ANCHOR = 8  # Characters: a brace does not lead to a run, but may lie within one.
 _MAX_CANDIDATES = 16
-
-
-class _Line(NamedTuple):
-    section: Section
-    stretch: int  # Lines of one stretch stand one behind the other.
-    number: int  # Counted from 1 in what goes out of the section.
-    start: int
 
 
 class _Run(NamedTuple):
@@ -68,13 +62,15 @@ class Transcript:
 
     characters: int = 0
     _texts: list[str] = field(default_factory=list)
-    _lines: list[_Line] = field(default_factory=list)
+    _lines: list[Line] = field(default_factory=list)
     _anchors: dict[str, list[int]] = field(default_factory=dict)
     _wholes: dict[str, tuple[Section, int]] = field(default_factory=dict)
-    _named: dict[str, tuple[str, bool]] = field(default_factory=dict)
-    _ambiguous: set[str] = field(default_factory=set)
+    _sources: Sources = field(init=False)
     _stretches: int = 0
     _complete: dict[int, int] = field(default_factory=dict)  # Whole segments' stretches, and last lines.
+
+    def __post_init__(self) -> None:
+        self._sources = Sources(self._texts, self._lines)
 
     def add(
         self,
@@ -99,7 +95,8 @@ class Transcript:
         Returns:
             The text as it goes out, and what was left out.
         """
-        self._note_names(text, segments)
+        self._sources.note_names(text, segments)
+        begin = len(self._texts)
         writer = _Writer(text, message, part)
         if whole is None or not self._give_way(whole, writer, wording):
             for segment in segments:
@@ -108,33 +105,10 @@ class Transcript:
                     self._add_segment(segment, writer, wording)
         writer.copy_to(len(text))
         if whole is not None and text and writer.is_literal:
-            self._wholes.setdefault(text, (section_of(whole, text, message, part), 0))
+            section = section_of(whole, text, message, part)
+            self._sources.begin(section, begin)
+            self._wholes.setdefault(text, (section, 0))
         return "".join(writer.pieces), writer.edits
-
-    def _note_names(self, text: str, segments: Sequence[Segment]) -> None:
-        """Take note of what blocks are called.
-
-        Behind one whose end is not known a question may stand, so of two such only the first line counts.
-        """
-        for segment in segments:
-            if not (segment.whole or segment.name.startswith(MARKER_START)):
-                continue
-            content = text[segment.start : segment.end].strip()
-            known, is_whole = self._named.setdefault(segment.name, (content, segment.whole))
-            if segment.whole and is_whole:
-                same = content == known
-            elif segment.whole or is_whole:
-                same = (known if segment.whole else content).startswith(content if segment.whole else known)
-            else:
-                same = content.partition("\n")[0] == known.partition("\n")[0]
-            if not same:
-                self._ambiguous.add(segment.name)
-
-    def _source(self, section: Section) -> str:
-        """Return what an annotation calls a section: a name that two texts had tells nothing."""
-        if section.name and section.name not in self._ambiguous:
-            return section.name
-        return f'the text that begins "{section.beginning}"'
 
     def _give_way(self, segment: Segment, writer: _Writer, wording: Wording) -> bool:
         """Leave out all of a segment, if it stands elsewhere as one and saying so is shorter."""
@@ -142,7 +116,7 @@ class Transcript:
         if not segment.cuttable or (known := self._wholes.get(content)) is None:
             return False
         section, start = known
-        annotation = _fitting(location_annotation(self._source(section), wording.location), segment)
+        annotation = _fitting(location_annotation(self._sources.called(section), wording.location), segment)
         if wording.count(annotation) >= wording.count(content):
             return False
         source = Place(section.message, section.part, start, start + len(content))
@@ -157,13 +131,14 @@ class Transcript:
         lines, spans = pieces.texts, pieces.spans
         settled = at = number = 0
         self._stretches += 1
+        self._sources.begin(pieces.section, len(self._texts))
 
         def keep(end: int) -> None:
             nonlocal settled, number
             for place in range(settled, end):
                 number += 1
                 start = spans[place][0] + shift
-                self._keep(lines[place], _Line(pieces.section, self._stretches, number, start))
+                self._keep(lines[place], Line(pieces.section, self._stretches, number, start))
             settled = end
 
         shift = writer.position - writer.read
@@ -204,7 +179,7 @@ class Transcript:
         if segment.whole and segment.start < segment.end and is_literal:
             self._wholes.setdefault(text[segment.start : segment.end], (pieces.section, begin))
 
-    def _keep(self, text: str, line: _Line) -> None:
+    def _keep(self, text: str, line: Line) -> None:
         if len(text) >= _MIN_ANCHOR and not text.isspace():
             known = self._anchors.setdefault(text, [])
             if len(known) < _MAX_CANDIDATES:
@@ -304,7 +279,7 @@ class Transcript:
     ) -> tuple[EditKind, str]:
         lines, members = pieces.texts, pieces.members
         first, last = self._lines[run.source], self._lines[run.source + run.last - run.first]
-        source = self._source(first.section)
+        source = self._sources.called(first.section)
         if members is not None:
             quote = quoted(shown(lines[members.name(run.first)]), in_json=False)
             count = members.count(run.first, run.last)
@@ -318,7 +293,7 @@ class Transcript:
         )
         return EditKind.PASSAGE, _fitting(passage, segment)
 
-    def _is_all(self, first: _Line, last: _Line) -> bool:
+    def _is_all(self, first: Line, last: Line) -> bool:
         """Tell whether from one line to another is all of a section.
 
         Behind a block whose end is not known there may be a question: it counts as a whole by its beginning.

@@ -165,4 +165,4 @@ def with_text(message: Message, part: int | None, text: str) -> Message:
         return {**message, "content": text}
     parts = list(message["content"])
     parts[part] = {**parts[part], "text": text}
-    return {**message, "content": parts}
+    return {**message, "content": tuple(parts) if isinstance(message["content"], tuple) else parts}

@@ -14,7 +14,7 @@ from contextpilot_integrations.message_blocks import MessageBlocks
 from contextpilot_integrations.recognition import Form, is_json
 from contextpilot_integrations.wording import quoted
 
-__all__ = ["Pieces", "Section", "Segment", "pieces_of", "section_of", "segments"]
+__all__ = ["Line", "Pieces", "Section", "Segment", "pieces_of", "section_of", "segments"]
 
 _MIN_STRING = 8  # Characters from which a string in JSON is looked at.
 _MARKER = re.compile(rf"^({re.escape(MARKER_START)}[A-Za-z0-9_.-]+\]) ", re.MULTILINE)
@@ -53,6 +53,8 @@ class Section(NamedTuple):
     Attributes:
         message: Its message's place in the conversation.
         part: Its place among the message's parts, if it has parts.
+        start: Where it begins in the text as it came.
+        end: Where it ends there.
         name: What the text shows for it; empty if nothing.
         beginning: How it begins.
         joint: What stands between its pieces.
@@ -60,9 +62,27 @@ class Section(NamedTuple):
 
     message: int
     part: int | None
+    start: int
+    end: int
     name: str
     beginning: str
     joint: str
+
+
+class Line(NamedTuple):
+    """A line, or a piece of JSON, that went out.
+
+    Attributes:
+        section: What it belongs to.
+        stretch: Lines of one stretch stand one behind the other.
+        number: Its number in what went out of the section, from 1 on.
+        start: Where it begins in the text that went out.
+    """
+
+    section: Section
+    stretch: int
+    number: int
+    start: int
 
 
 class Pieces(NamedTuple):
@@ -136,8 +156,11 @@ def _strings_around(blocks: Sequence[Segment], like: Segment, text: str) -> Iter
     """Yield blocks in a JSON text, and what stands around them in its strings."""
     left = deque(blocks)
     unnamed = replace(like, name="")  # Behind a block, lines of what has the name would be counted wrongly.
-    for string in _JSON_STRING.finditer(text):
-        piece, (start, end) = like, string.span(1)
+    strings = [*_JSON_STRING.finditer(text)]
+    with_lines = [string for string in strings if "\\n" in string[1]]
+    for string in strings:
+        # Lines are counted in each string, so of several none can have the name.
+        piece, (start, end) = (like if with_lines == [string] else unnamed), string.span(1)
         while left and left[0].start < end:
             if left[0].start - start >= _MIN_STRING:
                 yield replace(piece, start=start, end=left[0].start)
@@ -166,7 +189,7 @@ def section_of(segment: Segment, text: str, message: int, part: int | None) -> S
     """Return how a segment of a text is pointed at."""
     beginning = quoted(text[segment.start : segment.end], in_json=segment.in_json)
     joint = segment.joint or ("\\n" if segment.in_json else "\n")
-    return Section(message, part, segment.name, beginning, joint)
+    return Section(message, part, segment.start, segment.end, segment.name, beginning, joint)
 
 
 def pieces_of(segment: Segment, text: str, section: Section) -> Pieces:

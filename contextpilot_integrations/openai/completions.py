@@ -44,7 +44,7 @@ class Completions:
         pilot: Who plans. Share one among all whose prompts meet the same engine.
         client: An ``openai.OpenAI``, whose ``base_url``, key, time-out and ``max_retries`` count.
         model: The model's name there.
-        preamble: The system prompt; may be empty.
+        preamble: The system prompt before a question's blocks; may be empty.
         engine: What the server runs (`contextpilot_integrations.engines`); None: asked of the server with
             the first request. One that is not recognised gets no field that OpenAI's API does not have.
         context_window: How many tokens of prompt and answer fit; None: as the server tells, if it does.
@@ -106,9 +106,10 @@ class Completions:
         Args:
             blocks: The request's context, best first. May be empty.
             question: What stands behind it.
-            messages: Instead of a question: a whole conversation, without the preamble. What the model can
-                see in it already is not sent again, and what nobody answered yet is aligned (see
-                `contextpilot_integrations.rewrite`). ``blocks`` are then those whose texts stand in it.
+            messages: Instead of a question: a whole conversation, with its own system message; the preamble
+                is not sent. What the model can see in it already is not sent again, and what nobody answered
+                yet is aligned (see `contextpilot_integrations.rewrite`). ``blocks`` are then those whose
+                texts stand in it.
             rewrite: Whether messages are rewritten; else they go out as they are.
             tenant: Whoever must not share a cache with anyone else. It is the salt of an engine that takes
                 one: choose it hard to guess where others reach the engine too. Otherwise a warning says so.

@@ -39,10 +39,12 @@ def find_blocks(
     whole_text_is_data: bool = False,
     order_template: str = ORDER_TEMPLATE,
 ) -> tuple[Blocks, ...]:
-    """Find the context blocks in a text; never one of which somebody's own words may be a part.
+    """Find the context blocks in a text; never one behind which somebody's own words may begin unseen.
 
-    Of blocks that overlap, the one that begins first is found. Code between fences is left alone, but for
-    blocks that we rendered and known texts. Takes time in proportion to the text.
+    What stands between two blocks of our rendering, or between two items of one list, belongs to the first of
+    them: nothing else tells where its text ends. Of blocks that overlap, the one that begins first is found.
+    Code between fences is left alone, but for blocks that we rendered and known texts. Takes time in
+    proportion to the text.
 
     Args:
         text: The text of a message, or of one part of its content.

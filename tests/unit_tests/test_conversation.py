@@ -299,6 +299,62 @@ def test_a_result_whose_call_is_unknown_is_named_by_its_beginning():
     )
 
 
+LICENCE = "# Copyright of the Example Corporation. All rights are reserved, and none is given away."
+
+
+def licensed(n):
+    return f"<document>\n{LICENCE}\n{BLOCKS[n].text}\n</document>"
+
+
+def test_texts_without_a_name_that_begin_alike_are_told_apart_by_a_line_that_no_other_has():
+    first = {"role": "user", "content": "\n".join([licensed(1), licensed(2), "What now?"])}
+    last = {"role": "user", "content": "\n".join([licensed(2), "And now?"])}
+    _, annotation, *_ = sent([first, answer(), last])[-1].split("\n")
+    assert annotation == (
+        'Please refer to the text with "Chapter 2, sentence 0: something that is" in the previous '
+        "conversation."
+    )
+
+
+def test_a_text_whose_beginning_was_left_out_is_not_called_by_it():
+    mixed = f"{BLOCKS[1].text}\nsomething else\n{FILE}"
+    results = [{"role": "tool", "content": text} for text in (BLOCKS[1].text, mixed, f"{FILE}\nAll.")]
+    *_, second, third = sent(results)
+    assert second.startswith('[lines 1-6 of the text that begins "Chapter 1')
+    assert third == (
+        '[lines 3-402 of the text with "something else", shown above: '
+        '"line 1 of the file says that 1 is the"]\nAll.'
+    )
+
+
+def test_texts_that_are_alike_throughout_are_called_by_their_beginning():
+    pasted = {"role": "user", "content": FILE}
+    assert sent([pasted, pasted, {"role": "tool", "content": FILE}])[-1].startswith(
+        '[lines 1-400 of the text that begins "line 1 of the file'
+    )
+
+
+def test_of_several_strings_with_lines_in_one_result_none_has_its_name():
+    both = json.dumps({"old": FILE, "path": "src/main.py", "new": BLOCKS[1].text})
+    *_, again = sent([call("a", "b"), result("a", both), result("b", json.dumps({"new": BLOCKS[1].text}), 1)])
+    assert json.loads(again)["new"] == (
+        '[lines 1-6 of the text that begins "Chapter 1, sentence 0: something that is", shown above: '
+        '"Chapter 1, sentence 0: something that is"]'
+    )
+
+
+def test_parts_in_a_tuple_stay_in_one():
+    parts = ({"type": "text", "text": FILE}, {"type": "text", "text": FILE})
+    rewriting = rewrite([{"role": "tool", "content": parts}])
+    assert isinstance(rewriting.messages[0]["content"], tuple)
+    assert rewriting.restore() == [{"role": "tool", "content": parts}]
+
+
+def test_what_is_no_pilot_is_refused():
+    with pytest.raises(TypeError, match="pilot must be a ContextPilot, not int"):
+        rewrite([user(1)], pilot=5)
+
+
 def test_a_file_in_a_json_string_is_split_at_its_escaped_line_ends():
     changed = FILE.replace("line 200 ", 'line "CC" ')
     *_, again = sent(
