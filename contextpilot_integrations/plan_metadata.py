@@ -157,8 +157,15 @@ def text_id(text: str) -> str:
 
 def copied(value: T) -> T:
     """Copy a value all the way down; what refuses (a lock, a client) is shared."""
-    if type(value) in _IMMUTABLE:
+    kind: type = type(value)
+    if kind in _IMMUTABLE:
         return value
+    if (
+        kind is dict
+    ):  # As deepcopy would, in a tenth of the time, and so that the rest of it is no longer shared.
+        return cast(T, {key: copied(part) for key, part in cast("dict[Any, Any]", value).items()})
+    if kind is list:
+        return cast(T, [copied(part) for part in cast("list[Any]", value)])
     try:
         return deepcopy(value)
     except Exception:

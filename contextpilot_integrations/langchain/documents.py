@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from langchain_core.documents import Document
 
@@ -99,9 +98,5 @@ def check_documents(documents: object) -> list[Document]:
 
 
 def _with_plan(document: Document, entry: PlanMetadata) -> Document:
-    fields: dict[str, Any] = {
-        name: copied(value) for name, value in vars(document).items() if name != "metadata"
-    }
-    # Key by key, so that one value that cannot be copied does not leave the whole mapping shared.
-    fields["metadata"] = {key: copied(value) for key, value in document.metadata.items()} | {PLAN_KEY: entry}
-    return document.model_copy(update=fields)
+    fields = copied(vars(document))
+    return document.model_copy(update={**fields, "metadata": {**fields["metadata"], PLAN_KEY: entry}})

@@ -178,8 +178,7 @@ def _seen(node: BaseNode, metadata_keys: Collection[str] | None) -> BaseNode:
 
 def _with_plan(node: BaseNode, entry: PlanMetadata) -> BaseNode:
     """Return a deep copy of a node that shows its marker."""
-    # Key by key, so that one value that cannot be copied does not leave the whole mapping shared.
-    metadata = {key: copied(value) for key, value in node.metadata.items()}
+    metadata = copied(node.metadata)
     hidden = [*dict.fromkeys([*node.excluded_llm_metadata_keys, PLAN_KEY])]
     hidden_from_embedding = [*dict.fromkeys([*node.excluded_embed_metadata_keys, PLAN_KEY])]
     fields: dict[str, Any] = {

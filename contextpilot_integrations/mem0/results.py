@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from types import MappingProxyType
 from typing import Any, TypedDict
 
 from contextpilot_integrations.block import BlockId, ContextBlock
 from contextpilot_integrations.plan import Plan
+from contextpilot_integrations.plan_metadata import PLAN_KEY, copied, text_id
 
 __all__ = ["PLAN_KEY", "MemoryEntry", "PlanEntry", "blocks_of", "planned_result", "to_block"]
-
-PLAN_KEY = "contextpilot"
-
-_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 class MemoryEntry(TypedDict):
@@ -85,9 +80,7 @@ def to_block(memory: Mapping[str, Any]) -> ContextBlock:
     if not isinstance(text, str):
         raise TypeError('a memory must be a dict with its text under "memory"')
     identity: BlockId | None = memory.get("id")
-    if identity is None:
-        identity = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return ContextBlock(identity, text)
+    return ContextBlock(text_id(text) if identity is None else identity, text)
 
 
 def planned_result(
@@ -111,7 +104,7 @@ def planned_result(
     """
     positions = {rank: position for position, rank in enumerate(plan.ranks)}
     results = [
-        {key: _copied(value) for key, value in memory.items()}
+        copied(dict(memory))
         | {
             PLAN_KEY: MemoryEntry(
                 rank=rank,
@@ -134,20 +127,5 @@ def planned_result(
         expected_cached_tokens=plan.expected_cached_tokens,
     )
     # "results" keeps its place among the keys.
-    rest = {key: None if key == "results" else _copied(value) for key, value in found.items()}
+    rest = {key: None if key == "results" else copied(value) for key, value in found.items()}
     return {**rest, "results": results, PLAN_KEY: entry}
-
-
-def _copied(value: Any) -> Any:
-    """Copy a value all the way down; what refuses (a lock, a client) is shared."""
-    kind = type(value)
-    if kind in _PLAIN:
-        return value
-    if kind is dict:  # As deepcopy would, in a tenth of the time.
-        return {key: _copied(part) for key, part in value.items()}
-    if kind is list:
-        return [_copied(part) for part in value]
-    try:
-        return deepcopy(value)
-    except Exception:
-        return value
