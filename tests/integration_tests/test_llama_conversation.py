@@ -45,25 +45,3 @@ def test_nine_tenths_of_the_turn_before_are_cached():
             named = sum(edit.kind is EditKind.BLOCK for edit in completion.edits)
     # Five passages a turn, of which a theme has sixteen.
     assert named >= TURNS * 5 - 16 - 10
-
-
-def test_the_same_chat_with_a_history_of_questions_and_answers_sends_every_passage():
-    """The model cannot see the passages of earlier turns there, so none may be left out."""
-    retriever = BM25Retriever(passages())
-    history = [{"role": "system", "content": "Answer from the handbook, in a few words."}]
-    asked = [question for question in questions() if question.theme == "bicycle hire"][:2]
-    with (
-        LlamaServer(n_ctx=4096) as server,
-        openai.OpenAI(base_url=server.base_url, api_key="none") as client,
-    ):
-        completions = Completions(ContextPilot(on_error="raise"), client, model=server.model)
-        for question in [asked[0], asked[0], asked[1]]:
-            blocks = [to_block(document) for document in retriever.invoke(question.question)]
-            context = "\n\n".join(block.render() for block in blocks)
-            sent = [*history, {"role": "user", "content": f"{context}\n\n{question.question}"}]
-            completion = completions.complete(blocks, messages=sent, max_tokens=8, temperature=0)
-            assert not any(edit.kind is EditKind.BLOCK for edit in completion.edits)
-            history += [
-                {"role": "user", "content": question.question},
-                {"role": "assistant", "content": completion.text},
-            ]
