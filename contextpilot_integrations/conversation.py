@@ -13,6 +13,7 @@ conversation, which no other request shares: there the order of relevance costs 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ from contextpilot_integrations.wording import Wording, quoted
 __all__ = ["rewrite"]
 
 _MAX_NAME = 60  # Characters of a tool call that an annotation repeats.
+_PLAIN = re.compile(r"[\w./:@~+-]+")
 
 
 def rewrite(
@@ -120,19 +122,19 @@ class _Rewriter:
         count = pilot.token_counter or estimate_tokens
         self._wording = Wording(pilot.location_template, pilot.passage_template, count)
 
-    def rewritten(self, given: list[Message], views: Sequence[Mapping[str, Any]]) -> Rewriting:
+    def rewritten(self, given: list[Message], views: Sequence[Message]) -> Rewriting:
         memory = self._pilot.conversations
         keys = conversation_keys(self._namespace, views)
         talk = memory.take(keys) or Conversation()
         last_answer = max((n for n, view in enumerate(views) if view.get("role") == "assistant"), default=-1)
         outgoing = list(given)
         for place, texts in talk.changed.items():
-            outgoing[place] = _with_texts(given[place], texts)
+            outgoing[place] = _with_texts(views[place], texts)
         for place in range(talk.length, len(given)):
             turn = _Turn(place, views[place], keys[place], place > last_answer)
             if texts := self._take_up(talk, turn, outgoing):
                 talk.changed[place] = texts
-                outgoing[place] = _with_texts(given[place], texts)
+                outgoing[place] = _with_texts(turn.message, texts)
                 if turn.is_new and not talk.answered:
                     # What goes out now has its order, should it be rewritten once more.
                     *_, sent = conversation_keys(self._namespace, outgoing[: place + 1])
@@ -182,6 +184,7 @@ class _Rewriter:
             is_data=turn.is_data,
             known=known,
             shown=talk.shown,
+            returned=talk.returned,
             order_template=self._pilot.order_template,
         )
         order: tuple[int, ...] = ()
@@ -263,6 +266,8 @@ def _note(talk: Conversation, turn: _Turn, blocks: MessageBlocks, texts: Message
     talk.has_blocks = talk.has_blocks or bool(blocks.groups)
     for part, group in blocks.groups:
         talk.shown.add_shown(texts[part], [group])
+        if turn.is_data:
+            talk.returned.update(found.text_in(texts[part]) for found in group.found)
 
 
 def _result_name(talk: Conversation, message: Mapping[str, Any]) -> str:
@@ -277,7 +282,10 @@ def _result_name(talk: Conversation, message: Mapping[str, Any]) -> str:
 
 
 def _call_name(function: object) -> str:
-    """Return what a tool's call shows: its one argument, such as a path, else the call, else its name."""
+    """Return what a tool's call shows: its one argument, such as a path, else the call, else its name.
+
+    What could be read as more than a name stands in quotes.
+    """
     if not isinstance(function, Mapping):
         return ""
     name, arguments = function.get("name"), function.get("arguments")
@@ -288,7 +296,10 @@ def _call_name(function: object) -> str:
     except (ValueError, AttributeError, RecursionError):
         values = []
     if len(values) == 1 and isinstance(values[0], str) and _is_short(values[0]):
-        return values[0]
+        if _PLAIN.fullmatch(values[0]):
+            return values[0]
+        if '"' not in values[0]:
+            return f'"{values[0]}"'
     return next((shown for shown in (f"{name}({arguments})", name) if _is_short(shown)), "")
 
 

@@ -22,6 +22,7 @@ from contextpilot_integrations.recognition import Texts
 
 __all__ = ["Conversation", "ConversationMemory", "Decision", "conversation_keys"]
 
+_BYTES = 2_500  # Of a conversation without a line.
 _MARSHAL_VERSION = 2  # The last that writes equal values alike: later ones note which are one object.
 
 
@@ -50,6 +51,7 @@ class Conversation:
         results: What each tool call's result is called, by the call's id.
         named: How often each name was given to a result.
         shown: The texts of the blocks that were shown.
+        returned: How often the texts of blocks stand in tools' results.
         answered: Whether there was an answer.
         has_blocks: Whether there was a message with blocks.
     """
@@ -61,8 +63,14 @@ class Conversation:
     results: dict[str, str] = field(default_factory=dict)
     named: Counter[str] = field(default_factory=Counter)
     shown: Texts = field(default_factory=Texts)
+    returned: Counter[str] = field(default_factory=Counter)
     answered: bool = False
     has_blocks: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many bytes of memory it takes, about."""
+        return _BYTES + self.transcript.size
 
 
 class ConversationMemory:
@@ -71,8 +79,7 @@ class ConversationMemory:
     What it forgets costs time and cached tokens, never text.
 
     Args:
-        characters: How many characters of text it holds, about; the least recently used conversations go
-            first.
+        limit: How many bytes the conversations take, about; the least recently used ones go first.
         max_age: Seconds without a request after which a conversation is forgotten.
         clock: Tells the time in seconds.
     """
@@ -80,15 +87,15 @@ class ConversationMemory:
     MAX_DECISIONS = 65_536
 
     def __init__(
-        self, characters: int, *, max_age: float = 3600.0, clock: Callable[[], float] = time.monotonic
+        self, limit: int, *, max_age: float = 3600.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._limit = characters
+        self._limit = limit
         self._max_age = max_age
         self._clock = clock
         self._lock = Lock()
         self._conversations: OrderedDict[bytes, tuple[Conversation, float]] = OrderedDict()
         self._decisions: OrderedDict[bytes, tuple[Decision, float]] = OrderedDict()
-        self._characters = 0
+        self._size = 0
 
     def take(self, keys: Sequence[bytes]) -> Conversation | None:
         """Take out the longest conversation that messages continue.
@@ -102,7 +109,7 @@ class ConversationMemory:
             for key in reversed(keys):
                 if (found := self._conversations.pop(key, None)) is not None:
                     conversation, used = found
-                    self._characters -= conversation.transcript.characters
+                    self._size -= conversation.size
                     if used + self._max_age >= self._clock():
                         return conversation
         return None
@@ -113,15 +120,15 @@ class ConversationMemory:
             now = self._clock()
             replaced = self._conversations.pop(key, None)
             if replaced is not None:
-                self._characters -= replaced[0].transcript.characters
+                self._size -= replaced[0].size
             self._conversations[key] = conversation, now
-            self._characters += conversation.transcript.characters
+            self._size += conversation.size
             while self._conversations:
                 oldest, used = next(iter(self._conversations.values()))
-                if self._characters <= self._limit and used + self._max_age >= now:
+                if self._size <= self._limit and used + self._max_age >= now:
                     break
                 self._conversations.popitem(last=False)
-                self._characters -= oldest.transcript.characters
+                self._size -= oldest.size
 
     def decide(self, key: bytes, decision: Decision) -> None:
         """Remember what was decided about the last of the messages that a key stands for."""
@@ -147,7 +154,7 @@ class ConversationMemory:
         with self._lock:
             self._conversations.clear()
             self._decisions.clear()
-            self._characters = 0
+            self._size = 0
 
     def _first_decided(self) -> float:
         return next(iter(self._decisions.values()))[1]

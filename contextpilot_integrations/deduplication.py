@@ -10,6 +10,7 @@ taken apart by its members instead.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -19,9 +20,8 @@ from contextpilot_integrations.annotation import (
     members_annotation,
     passage_annotation,
 )
-from contextpilot_integrations.block import MARKER_START
 from contextpilot_integrations.edits import Edit, EditKind, Place
-from contextpilot_integrations.json_members import JsonMembers, shown
+from contextpilot_integrations.json_members import JsonMembers
 from contextpilot_integrations.recognition import escape
 from contextpilot_integrations.segments import Line, Pieces, Section, Segment, pieces_of, section_of
 from contextpilot_integrations.sources import Sources
@@ -36,6 +36,7 @@ less in the end: a block that lost some lines is no whole any more that a later 
 over overlapping passages 32 saved 51.5 % of all tokens by 1,673 passages, 64 saved 52.0 % by 1,103)."""
 
 _LINE_ENDS = {"\n", "\\n"}
+_LINE_BYTES = 350  # What is held of each line beside its text.
 _MIN_ANCHOR = 8  # Characters: a brace does not lead to a run, but may lie within one.
 _MAX_CANDIDATES = 16
 
@@ -57,10 +58,10 @@ class Transcript:
     """The texts of a conversation as they go out, and where each of their lines stands.
 
     Attributes:
-        characters: How many characters its lines have.
+        size: How many bytes of memory it takes, about.
     """
 
-    characters: int = 0
+    size: int = 0
     _texts: list[str] = field(default_factory=list)
     _lines: list[Line] = field(default_factory=list)
     _anchors: dict[str, list[int]] = field(default_factory=dict)
@@ -95,7 +96,8 @@ class Transcript:
         Returns:
             The text as it goes out, and what was left out.
         """
-        self._sources.note_names(text, segments)
+        for segment in segments:
+            self._sources.note_name(segment, text[segment.start : segment.end])
         begin = len(self._texts)
         writer = _Writer(text, message, part)
         if whole is None or not self._give_way(whole, writer, wording):
@@ -105,7 +107,7 @@ class Transcript:
                     self._add_segment(segment, writer, wording)
         writer.copy_to(len(text))
         if whole is not None and text and writer.is_literal:
-            section = section_of(whole, text, message, part)
+            section = section_of(whole, message, part)
             self._sources.begin(section, begin)
             self._wholes.setdefault(text, (section, 0))
         return "".join(writer.pieces), writer.edits
@@ -116,17 +118,19 @@ class Transcript:
         if not segment.cuttable or (known := self._wholes.get(content)) is None:
             return False
         section, start = known
-        annotation = _fitting(location_annotation(self._sources.called(section), wording.location), segment)
-        if wording.count(annotation) >= wording.count(content):
+        source = self._sources.called(section)
+        annotation = _fitting(location_annotation(source, wording.location), segment)
+        if not source or wording.count(annotation) >= wording.count(content):
             return False
-        source = Place(section.message, section.part, start, start + len(content))
-        writer.replace(EditKind.BLOCK, segment.end, annotation, source)
+        writer.copy_to(_start_of(segment, writer.text, source))
+        place = Place(section.message, section.part, start, start + len(content))
+        writer.replace(EditKind.BLOCK, segment.end, annotation, place)
         return True
 
     def _add_segment(self, segment: Segment, writer: _Writer, wording: Wording) -> None:
         text, begin = writer.text, writer.position + segment.lead
         is_literal = True
-        section = section_of(segment, text, writer.message, writer.part)
+        section = section_of(segment, writer.message, writer.part)
         pieces = pieces_of(segment, text, section)
         lines, spans = pieces.texts, pieces.spans
         settled = at = number = 0
@@ -152,14 +156,15 @@ class Transcript:
                 self._stretches += 1
             elif segment.cuttable and (run := self._longest_run(pieces, at, settled)):
                 first, last = spans[run.first][0], spans[run.last][1]
-                kind, annotation = self._annotation(run, pieces, segment, wording)
+                kind, source, annotation = self._annotation(run, pieces, segment, wording)
                 tokens = wording.count(text[first:last])
-                if tokens >= MIN_RUN_TOKENS and tokens > wording.count(annotation):
+                if source and tokens >= MIN_RUN_TOKENS and tokens > wording.count(annotation):
                     keep(run.first)
                     if (repeated := self._repeated(run, pieces)).times > 1:
                         run, last = repeated, spans[repeated.last][1]
-                        kind, annotation = self._annotation(run, pieces, segment, wording)
-                    writer.copy_to(first - segment.lead if kind is EditKind.BLOCK else first)
+                        kind, source, annotation = self._annotation(run, pieces, segment, wording)
+                    is_block = kind is EditKind.BLOCK
+                    writer.copy_to(_start_of(segment, text, source) if is_block else first)
                     writer.replace(kind, spans[run.end][1], annotation, self._place(run, last - first))
                     is_literal = False
                     shift = writer.position - writer.read
@@ -172,6 +177,7 @@ class Transcript:
                 keep(at)
         keep(len(lines))
         writer.copy_to(segment.end)
+        self._sources.end(pieces.section, text[segment.start : segment.end] if is_literal else "")
         writer.is_literal = writer.is_literal and is_literal
         if is_literal:
             filled = (place for place in range(len(lines), 0, -1) if lines[place - 1].strip())
@@ -186,7 +192,7 @@ class Transcript:
                 known.append(len(self._texts))
         self._texts.append(text)
         self._lines.append(line)
-        self.characters += len(text)
+        self.size += sys.getsizeof(text) + _LINE_BYTES
 
     def _longest_run(self, pieces: Pieces, at: int, settled: int) -> _Run | None:
         """Find the longest run of earlier lines that agrees with these around one of them."""
@@ -265,7 +271,8 @@ class Transcript:
     def _is_shown_once(self, line: str, section: Section) -> bool:
         shown = self._anchors.get(line, ())
         within = [place for place in shown if self._lines[place].section == section]
-        return len(within) == 1 and len(shown) < _MAX_CANDIDATES
+        is_once = len(within) == 1 and len(shown) < _MAX_CANDIDATES
+        return is_once and bool(self._sources.member_quote(section, line))
 
     def _agrees(self, place: int, stretch: int, line: str) -> bool:
         return (
@@ -276,30 +283,40 @@ class Transcript:
 
     def _annotation(
         self, run: _Run, pieces: Pieces, segment: Segment, wording: Wording
-    ) -> tuple[EditKind, str]:
+    ) -> tuple[EditKind, str, str]:
+        """Return what an annotation leaves out, what it calls the source, and its text."""
         lines, members = pieces.texts, pieces.members
         first, last = self._lines[run.source], self._lines[run.source + run.last - run.first]
         source = self._sources.called(first.section)
+        if segment.whole and run.last - run.first == len(lines) - 1 and self._is_all(run):
+            annotation = location_annotation(source, wording.location)
+            return EditKind.BLOCK, source, _fitting(annotation, segment)
         if members is not None:
-            quote = quoted(shown(lines[members.name(run.first)]), in_json=False)
+            quote = self._sources.member_quote(first.section, lines[members.name(run.first)])
             count = members.count(run.first, run.last)
             annotation = members_annotation(count, source, quote, wording.passage, times=run.times)
-            return EditKind.PASSAGE, members.replacement(annotation, run.first)
-        if segment.whole and run.last - run.first == len(lines) - 1 and self._is_all(first, last):
-            return EditKind.BLOCK, _fitting(location_annotation(source, wording.location), segment)
-        quote = quoted(lines[run.first], in_json=segment.in_json)
-        passage = passage_annotation(
-            first.number, last.number, source, quote, wording.passage, times=run.times
+            return EditKind.PASSAGE, source, members.replacement(annotation, run.first)
+        named = first.section.segment
+        before = named.lines_before if source == named.name else 0
+        annotation = passage_annotation(
+            before + first.number,
+            before + last.number,
+            source,
+            quoted(lines[run.first], in_json=segment.in_json),
+            wording.passage,
+            times=run.times,
         )
-        return EditKind.PASSAGE, _fitting(passage, segment)
+        return EditKind.PASSAGE, source, _fitting(annotation, segment)
 
-    def _is_all(self, first: Line, last: Line) -> bool:
-        """Tell whether from one line to another is all of a section.
-
-        Behind a block whose end is not known there may be a question: it counts as a whole by its beginning.
-        """
-        is_open = first.section.name.startswith(MARKER_START)
-        return first.number == 1 and (is_open or self._complete.get(last.stretch) == last.number)
+    def _is_all(self, run: _Run) -> bool:
+        """Tell whether a run is all of a section; of one whose end is not known, all up to an empty line."""
+        last = run.source + run.last - run.first
+        line = self._lines[last]
+        if self._lines[run.source].number > 1:
+            return False
+        if not line.section.segment.is_open:
+            return self._complete.get(line.stretch) == line.number
+        return not any(text.strip() for text in self._texts[last + 1 : last + 2])
 
     def _place(self, run: _Run, length: int) -> Place:
         line = self._lines[run.source]
@@ -333,6 +350,12 @@ class _Writer:
     def _write(self, piece: str) -> None:
         self.pieces.append(piece)
         self.position += len(piece)
+
+
+def _start_of(segment: Segment, text: str, source: str) -> int:
+    """Return from where on all of a block gives way: its marker stays where something else names it."""
+    stays = segment.lead and source != segment.name and text.count(segment.name) > 1
+    return segment.start if stays else segment.start - segment.lead
 
 
 def _fitting(annotation: str, segment: Segment) -> str:

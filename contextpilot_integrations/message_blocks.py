@@ -68,6 +68,7 @@ def find_message_blocks(
     is_data: bool,
     known: Texts,
     shown: Texts,
+    returned: Mapping[str, int],
     order_template: str,
 ) -> MessageBlocks:
     """Find the blocks of a message.
@@ -78,6 +79,8 @@ def find_message_blocks(
         is_data: Whether it holds no one's own words, as a tool's result.
         known: Texts that stand in it verbatim and are blocks.
         shown: The texts of blocks that earlier messages showed.
+        returned: How often the texts of blocks stand in tools' results before it. Known as often only, they
+            are someone's own words here: a document pasted, to ask whether it is the same.
         order_template: The wording of the order annotation.
     """
     if not is_data and _is_one_block_per_part(message, texts):
@@ -90,11 +93,14 @@ def find_message_blocks(
             text, known=known, shown=shown, whole_text_is_data=is_data, order_template=order_template
         )
     )
-    return MessageBlocks(groups if is_data else tuple(_as_often_as_known(groups, texts, known)))
+    return MessageBlocks(groups if is_data else tuple(_as_often_as_known(groups, texts, known, returned)))
 
 
 def _as_often_as_known(
-    groups: Sequence[tuple[int | None, Blocks]], texts: MessageTexts, known: Texts
+    groups: Sequence[tuple[int | None, Blocks]],
+    texts: MessageTexts,
+    known: Texts,
+    returned: Mapping[str, int],
 ) -> Iterator[tuple[int | None, Blocks]]:
     """Pass over known texts where they stand more often than they are known: someone quotes them there."""
     shown: Counter[str] = Counter()
@@ -108,7 +114,7 @@ def _as_often_as_known(
         found = []
         for one in group.found:
             text = one.text_in(texts[part])
-            if shown[text] < known.count(text):
+            if shown[text] + returned.get(text, 0) < known.count(text):
                 found.append(one)
             shown[text] += 1
         if found:

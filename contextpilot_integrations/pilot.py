@@ -72,7 +72,8 @@ class ContextPilot:
         on_error: What happens when planning or rewriting fails. "warn" sends the request as it was given,
             logs a warning and counts it; "ignore" does not log; "raise" raises.
         max_namespaces: How many namespaces are kept, the least recently used dropped first.
-        conversation_characters: How much text of conversations is remembered (`rewrite`), about.
+        conversation_bytes: How much memory the remembered conversations take (`rewrite`), about: some 500
+            bytes a line.
 
     Raises:
         ValueError: If an argument is out of range or the device is not there.
@@ -91,12 +92,12 @@ class ContextPilot:
         device: str = "cpu",
         on_error: OnError = "warn",
         max_namespaces: int = 64,
-        conversation_characters: int = 32_000_000,
+        conversation_bytes: int = 256_000_000,
     ) -> None:
         if max_namespaces < 1:
             raise ValueError(f"max_namespaces must be at least 1, got {max_namespaces}")
-        if conversation_characters < 0:
-            raise ValueError(f"conversation_characters must be at least 0, got {conversation_characters}")
+        if conversation_bytes < 0:
+            raise ValueError(f"conversation_bytes must be at least 0, got {conversation_bytes}")
         if max_displacement is not None and max_displacement < 0:
             raise ValueError(f"max_displacement must be at least 0, got {max_displacement}")
         if on_error not in ("warn", "ignore", "raise"):
@@ -114,8 +115,8 @@ class ContextPilot:
         self._device = _checked_device(device)
         self._on_error = on_error
         self._max_namespaces = max_namespaces
-        self._conversation_characters = conversation_characters
-        self.conversations = ConversationMemory(conversation_characters)
+        self._conversation_bytes = conversation_bytes
+        self.conversations = ConversationMemory(conversation_bytes)
         # Blocks come as new objects with every request. The first of equal ones is kept, so that it alone
         # is digested and weighed, and whatever is cached holds its digest and no copies of it.
         self._known = lru_cache(maxsize=8192)(self._weighed)
@@ -138,7 +139,7 @@ class ContextPilot:
             device=self._device,
             on_error=self._on_error,
             max_namespaces=self._max_namespaces,
-            conversation_characters=self._conversation_characters,
+            conversation_bytes=self._conversation_bytes,
         )
         return twin, ()
 

@@ -11,8 +11,7 @@ from typing import NamedTuple
 from contextpilot_integrations.block import MARKER_START
 from contextpilot_integrations.json_members import JsonMembers, joint_of
 from contextpilot_integrations.message_blocks import MessageBlocks
-from contextpilot_integrations.recognition import Form, is_json
-from contextpilot_integrations.wording import quoted
+from contextpilot_integrations.recognition import Form, Found, is_json
 
 __all__ = ["Line", "Pieces", "Section", "Segment", "pieces_of", "section_of", "segments"]
 
@@ -35,6 +34,7 @@ class Segment:
         in_json: Whether it is the inside of a JSON string, whose line ends are escaped.
         lead: How many characters before it, its marker, are left out together with all of it.
         joint: What stands between the members of JSON that is taken apart by them; empty where lines are.
+        lines_before: How many lines before it what has the name shows.
     """
 
     start: int
@@ -45,6 +45,12 @@ class Segment:
     in_json: bool = False
     lead: int = 0
     joint: str = ""
+    lines_before: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is a block whose end is not known: a question may stand behind it."""
+        return not self.whole and self.name.startswith(MARKER_START)
 
 
 class Section(NamedTuple):
@@ -53,19 +59,13 @@ class Section(NamedTuple):
     Attributes:
         message: Its message's place in the conversation.
         part: Its place among the message's parts, if it has parts.
-        start: Where it begins in the text as it came.
-        end: Where it ends there.
-        name: What the text shows for it; empty if nothing.
-        beginning: How it begins.
+        segment: Where it stands in the text as it came.
         joint: What stands between its pieces.
     """
 
     message: int
     part: int | None
-    start: int
-    end: int
-    name: str
-    beginning: str
+    segment: Segment
     joint: str
 
 
@@ -129,6 +129,7 @@ def segments(
             whole=True,
             in_json=found.in_json,
             lead=found.text_start - found.start if group.form is Form.RENDERED else 0,
+            lines_before=_lines_before(text, found),
         )
         for at, group in blocks.groups
         if at == part
@@ -150,6 +151,14 @@ def segments(
         divided.append(segment)
         position = segment.end
     return divided[:-1]
+
+
+def _lines_before(text: str, found: Found) -> int:
+    """Count the lines before a block's text: those below its tag, or all where it is named as a result is."""
+    if found.in_json:
+        return 0
+    lines = text.count("\n", found.start, found.text_start)
+    return max(0, lines - 1) if found.name else lines
 
 
 def _strings_around(blocks: Sequence[Segment], like: Segment, text: str) -> Iterator[Segment]:
@@ -185,11 +194,9 @@ def _between(outer: Segment, text: str, start: int, end: int) -> Iterator[Segmen
             start, name = marker.end(), marker[1]
 
 
-def section_of(segment: Segment, text: str, message: int, part: int | None) -> Section:
+def section_of(segment: Segment, message: int, part: int | None) -> Section:
     """Return how a segment of a text is pointed at."""
-    beginning = quoted(text[segment.start : segment.end], in_json=segment.in_json)
-    joint = segment.joint or ("\\n" if segment.in_json else "\n")
-    return Section(message, part, segment.start, segment.end, segment.name, beginning, joint)
+    return Section(message, part, segment, segment.joint or ("\\n" if segment.in_json else "\n"))
 
 
 def pieces_of(segment: Segment, text: str, section: Section) -> Pieces:

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from contextpilot_integrations.recognition import escape, unescape
 
-__all__ = ["Wording", "is_like_annotation", "quoted"]
+__all__ = ["Wording", "first_line", "is_like_annotation", "quoted", "shortened"]
 
 _MAX_QUOTE = 40  # Characters.
 _MAX_ANNOTATION = 1_000  # Characters beside the wording: a name, a quote, and their escapes.
@@ -33,13 +33,22 @@ class Wording:
 
 def quoted(text: str, *, in_json: bool) -> str:
     """Return how a text begins: whole words of its first line, if there are any that are short enough."""
+    return shortened(first_line(text, in_json=in_json))
+
+
+def first_line(text: str, *, in_json: bool) -> str:
+    """Return a text's first line as it is quoted: without spaces around it, and not escaped."""
     line = text.lstrip().partition("\\n" if in_json else "\n")[0]
     if in_json:
         with suppress(ValueError):
             line = unescape(line)
     line = next(iter(line.strip().splitlines()), "")
     # Half of a surrogate pair stands escaped where it is quoted from, and could not be sent otherwise.
-    line = line.encode("utf-8", "backslashreplace").decode()
+    return line.encode("utf-8", "backslashreplace").decode()
+
+
+def shortened(line: str) -> str:
+    """Return the beginning of a line: whole words, if there are any that are short enough."""
     if len(line) <= _MAX_QUOTE:
         return line
     start = line[: _MAX_QUOTE + 1]

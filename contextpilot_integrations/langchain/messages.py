@@ -109,7 +109,17 @@ def message_texts(messages: Iterable[BaseMessage]) -> Iterator[str]:
 def _documents(message: BaseMessage) -> list[Document]:
     artifact = message.artifact if isinstance(message, ToolMessage) else None
     found = artifact if isinstance(artifact, list | tuple) else [artifact]
-    return [document for document in found if isinstance(document, Document)]
+    return [document for one in found if (document := _document(one)) is not None]
+
+
+def _document(artifact: object) -> Document | None:
+    """Return a document, be it one that a checkpoint gave back as a dict; None if it is none."""
+    if isinstance(artifact, Document):
+        return artifact
+    if isinstance(artifact, dict) and isinstance(text := artifact.get("page_content"), str):
+        id_ = artifact.get("id")
+        return Document(text, id=id_ if isinstance(id_, str) else None)
+    return None
 
 
 def _role(message: BaseMessage) -> str:

@@ -1,6 +1,7 @@
 """Conversations: what is left out of a message, what is not, and what is remembered."""
 
 import json
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -299,6 +300,26 @@ def test_a_result_whose_call_is_unknown_is_named_by_its_beginning():
     )
 
 
+def log(of):
+    return "\n".join(
+        f"2026-11-30T12:00:00.000Z INFO com.example.orders.Service {of} {n} was made" for n in range(20)
+    )
+
+
+def test_texts_whose_lines_begin_alike_are_told_apart_by_as_much_as_it_takes():
+    results = [{"role": "tool", "content": log(of)} for of in ("order", "refund", "refund")]
+    assert sent(results)[-1] == (
+        'Please refer to the text that begins "2026-11-30T12:00:00.000Z INFO com.example.orders.Service '
+        'refund 0" in the previous conversation.'
+    )
+
+
+def test_what_nothing_tells_apart_is_sent_again():
+    pasted = [{"role": "user", "content": f"{FILE}\n{end}"} for end in ("{}", "[]")]
+    *_, again = sent([*pasted, {"role": "tool", "content": f"x\n{FILE}"}])
+    assert again == f"x\n{FILE}"
+
+
 LICENCE = "# Copyright of the Example Corporation. All rights are reserved, and none is given away."
 
 
@@ -341,6 +362,92 @@ def test_of_several_strings_with_lines_in_one_result_none_has_its_name():
         '[lines 1-6 of the text that begins "Chapter 1, sentence 0: something that is", shown above: '
         '"Chapter 1, sentence 0: something that is"]'
     )
+
+
+def test_records_of_json_whose_names_begin_alike_are_told_apart():
+    def issue(n):
+        return {
+            "url": f"https://example.org/api/v3/repositories/of-a-long-name/issues/{n}",
+            "body": f"What is wrong in case {n}: " + "it goes on and on, as such texts do. " * 9,
+        }
+
+    found, again = (json.dumps([issue(n) for n in numbers]) for numbers in (range(8), (20, 3, 21, 7, 22)))
+    *_, sent_again = sent([call("a", "b"), result("a", found), result("b", again, 1)])
+    annotations = [one for one in json.loads(sent_again) if isinstance(one, str)]
+    assert annotations == [f'[1 item of a, shown above: "url: {issue(n)["url"]}"]' for n in (3, 7)]
+
+
+def test_the_first_lines_of_a_block_are_not_all_of_it():
+    excerpt = "\n".join(FILE.split("\n")[:20])
+    first = {"role": "user", "content": f"[CB_1] {FILE}\n\n{BLOCKS[2].render()}\n\nWhat now?"}
+    last = {"role": "user", "content": f"[CB_9] {excerpt}\n\n{BLOCKS[3].render()}\n\nAnd now?"}
+    assert sent([first, answer(), last])[-1].startswith("[CB_9] [lines 1-20 of [CB_1], shown above: ")
+    grown = {"role": "user", "content": f"[CB_1] {excerpt}\nAll prices above are doubled.\n\nWhat now?"}
+    last = {"role": "user", "content": f"[CB_1] {excerpt}\n\n{BLOCKS[3].render()}\n\nAnd now?"}
+    assert sent([grown, answer(), last])[-1].startswith("[CB_1] [lines 1-20 of [CB_1], shown above: ")
+
+
+def test_a_marker_stays_where_another_block_has_the_text():
+    twin = ContextBlock("twin", BLOCKS[1].text)
+    content = "\n\n".join([BLOCKS[1].render(), twin.render(), BLOCKS[2].render(), "What does [CB_twin] say?"])
+    assert sent([{"role": "user", "content": content}])[0] == content.replace(
+        twin.render(), "[CB_twin] Please refer to [CB_1] in the previous conversation."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "line"),
+    [
+        (f"<document>\n{FILE}\n</document>", "a.log", 101),
+        (f'<documents>\n<document id="log">\n\n{FILE}\n</document>\n</documents>', 'id "log"', 101),
+        (f"<documents>\n<document>\n{FILE}\n</document>\n</documents>", 'the text that begins "line 1', 100),
+    ],
+    ids=["all of a result", "empty lines below the tag", "no name"],
+)
+def test_lines_are_counted_as_the_text_shows_them(text, name, line):
+    part = "\n".join(FILE.split("\n")[99:150])
+    *_, again = sent([call("a.log", "b"), result("a.log", text), result("b", f"New\n{part}\nEnd", 1)])
+    assert again.startswith(f"New\n[lines {line}-{line + 50} of {name}")
+
+
+@pytest.mark.parametrize(
+    ("argument", "name"),
+    [
+        ("What is the refund policy?", '"What is the refund policy?"'),
+        ("src/a b.py", '"src/a b.py"'),
+        ("src/a.py", "src/a.py"),
+        ("[CB_1]", '"[CB_1]"'),
+        ('say "this"', 'read_file({"path": "say \\"this\\""})'),
+    ],
+)
+def test_what_could_be_more_than_a_name_stands_in_quotes(argument, name):
+    *_, again = sent([call(argument, argument), result(argument, FILE), result(argument, FILE, 1)])
+    assert again == f"Please refer to {name} in the previous conversation."
+
+
+def test_a_document_that_a_tool_returned_and_the_user_pastes_stays():
+    pasted = {"role": "user", "content": f"{BLOCKS[1].text}\n\nThis is my copy. Is it identical?"}
+    messages = [call("contract"), result("contract", BLOCKS[1].text), answer(), pasted]
+    assert sent(messages, blocks=[BLOCKS[1]])[-1] == pasted["content"]
+    # A turn whose context has it is another matter: whoever says so names it once more.
+    assert sent(messages, blocks=[BLOCKS[1]] * 2)[-1].startswith("Please refer to contract in")
+
+
+def test_messages_of_the_openai_package_are_changed_as_mappings_are():
+    openai = pytest.importorskip("openai.types.chat")
+
+    class Result(openai.ChatCompletionMessage):
+        role: str
+        tool_call_id: str
+
+    messages = [
+        call("a.txt", "a.txt"),
+        *(Result(role="tool", content=FILE, tool_call_id=f"call_a.txt_{n}") for n in range(2)),
+    ]
+    rewriting = rewrite(messages, pilot=ContextPilot(on_error="raise"))
+    assert rewriting.messages[1] is messages[1]
+    assert rewriting.messages[2]["content"] == "Please refer to a.txt in the previous conversation."
+    assert rewriting.restore()[2]["content"] == FILE
 
 
 def test_parts_in_a_tuple_stay_in_one():
@@ -704,8 +811,20 @@ def test_bad_input_is_refused():
         rewrite([user()], blocks=["text"])
 
 
+def test_memory_is_bounded_whatever_the_lines_are():
+    pilot = ContextPilot(on_error="raise", conversation_bytes=2_000_000)
+    rewrite([user(1)], pilot=pilot)
+    tracemalloc.start()
+    for text in ("\n" * 3_000, "hi", "{}\n" * 3_000, FILE):
+        for n in range(300 if len(text) < 9 else 9):
+            rewrite([{"role": "user", "content": f"{n}{text}"}], pilot=pilot)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 3_000_000
+
+
 def test_threads_share_a_pilot():
-    pilot = ContextPilot(on_error="raise", conversation_characters=20_000)
+    pilot = ContextPilot(on_error="raise", conversation_bytes=100_000)
     conversations = [
         [
             system("Be brief."),

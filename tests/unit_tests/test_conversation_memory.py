@@ -90,7 +90,7 @@ class TestMemory:
 
     @pytest.fixture
     def memory(self, now):
-        return ConversationMemory(100, max_age=10.0, clock=lambda: now[0])
+        return ConversationMemory(100_000, max_age=10.0, clock=lambda: now[0])
 
     def test_the_longest_conversation_is_continued_and_lent_to_one_alone(self, memory):
         keys = conversation_keys(Namespace(), MESSAGES)
@@ -111,7 +111,7 @@ class TestMemory:
     def test_the_least_recently_used_go_first(self, memory):
         for key in (b"a", b"b", b"c"):
             talk = Conversation()
-            talk.transcript.characters = 40
+            talk.transcript.size = 40_000
             memory.put(key, talk)
         assert memory.take([b"a"]) is None
         assert memory.take([b"b"])

@@ -267,6 +267,28 @@ class TestTheMessagesDecide:
         state = agent.get_state(config).values["messages"]
         assert results(state) == [FILES["a.txt"]] * 2
 
+    def test_documents_that_a_checkpoint_gives_back_as_dicts(self):
+        class Finds(BaseRetriever):
+            def _get_relevant_documents(self, query, *, run_manager):
+                return [Document(FILES[path], id=path) for path in query.split()]
+
+        search = create_retriever_tool(Finds(), "search", "Search.", response_format="content_and_artifact")
+        calls = [
+            AIMessage("", tool_calls=[{"name": "search", "args": {"query": query}, "id": str(n)}])
+            for n, query in enumerate(("a.txt b.txt", "b.txt c.txt a.txt"))
+        ]
+        saver, config = InMemorySaver(), {"configurable": {"thread_id": "1"}}
+        heard = []
+        for _ in range(2):
+            model = Scripted(script=[*calls, *[AIMessage("Read.")] * 2], heard=[])
+            agent = create_agent(model, [search], middleware=[ContextPilotMiddleware()], checkpointer=saver)
+            agent.invoke(ASK, config)
+            heard.append(results(model.heard[-1]))
+        artifact = agent.get_state(config).values["messages"][2].artifact
+        assert not isinstance(artifact[0], Document)
+        assert heard[0] == heard[1]
+        assert "Please refer to the text that begins" in heard[0][1]
+
     def test_threads_with_the_same_beginning(self):
         agent, model = agent_and_model(reads("a.txt"), reads("a.txt"), checkpointer=InMemorySaver())
         for thread in "12":
