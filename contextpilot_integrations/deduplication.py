@@ -120,7 +120,7 @@ class Transcript:
         section, start = known
         source = self._sources.called(section)
         annotation = _fitting(location_annotation(source, wording.location), segment)
-        if not source or wording.count(annotation) >= wording.count(content):
+        if wording.count(annotation) >= wording.count(content):
             return False
         writer.copy_to(_start_of(segment, writer.text, source))
         place = Place(section.message, section.part, start, start + len(content))
@@ -158,7 +158,7 @@ class Transcript:
                 first, last = spans[run.first][0], spans[run.last][1]
                 kind, source, annotation = self._annotation(run, pieces, segment, wording)
                 tokens = wording.count(text[first:last])
-                if source and tokens >= MIN_RUN_TOKENS and tokens > wording.count(annotation):
+                if tokens >= MIN_RUN_TOKENS and tokens > wording.count(annotation):
                     keep(run.first)
                     if (repeated := self._repeated(run, pieces)).times > 1:
                         run, last = repeated, spans[repeated.last][1]

@@ -13,7 +13,7 @@ from contextpilot_integrations.wording import first_line, shortened
 
 __all__ = ["Sources"]
 
-_MAX_QUOTE = 150  # Characters: what is told apart by more than that is not pointed at.
+_MAX_QUOTE = 100  # Characters: with it an annotation is still shorter than the shortest run left out.
 _MIN_LINE = 8  # Characters: a brace tells no text apart, even if it is the only one.
 _FEW = 100
 
@@ -22,7 +22,7 @@ class Sources:
     """Calls a text by the name that the messages show for it, unless two texts had that name.
 
     Any other one is called by the first of its lines that no other line above begins like: texts that begin
-    with the same licence are told apart by what follows.
+    with the same licence are told apart by what follows. Where none is, texts that begin alike are counted.
 
     Args:
         texts: The lines that went out; they grow.
@@ -84,7 +84,7 @@ class Sources:
             self._waiting.append(range(begin, len(self._texts)))
 
     def called(self, section: Section) -> str:
-        """Return what an annotation calls a section; empty if nothing tells it from others."""
+        """Return what an annotation calls a section that went out, or some lines of it."""
         name = section.segment.name
         if name and name not in self._ambiguous:
             return name
@@ -96,7 +96,20 @@ class Sources:
                 return f'the text {"that begins" if is_first else "with"} "{quote}"'
             place += 1
             self._telling[section] = place  # A line that told nothing apart never will.
-        return ""
+        return self._numbered(section)
+
+    def _numbered(self, section: Section) -> str:
+        place = self._begins[section]
+        beginning = shortened(self._shown(place))
+        if self._lines[place].number > 1:  # What came before it was left out.
+            return f'the text with "{beginning}"'
+        firsts = {first for first in self._begins.values() if first <= place}
+        alike = [
+            first
+            for first in firsts
+            if self._lines[first].number == 1 and self._shown(first).startswith(beginning)
+        ]
+        return f'number {len(alike)} of the texts that begin "{beginning}"'
 
     def member_quote(self, section: Section, piece: str) -> str:
         """Return a quote that tells a piece of JSON from all others of a section; empty if it would be long.

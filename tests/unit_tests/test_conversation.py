@@ -314,10 +314,16 @@ def test_texts_whose_lines_begin_alike_are_told_apart_by_as_much_as_it_takes():
     )
 
 
-def test_what_nothing_tells_apart_is_sent_again():
+def test_texts_that_no_line_tells_apart_are_counted():
     pasted = [{"role": "user", "content": f"{FILE}\n{end}"} for end in ("{}", "[]")]
-    *_, again = sent([*pasted, {"role": "tool", "content": f"x\n{FILE}"}])
-    assert again == f"x\n{FILE}"
+    *_, again = sent([*pasted, {"role": "tool", "content": f"x\n{FILE}\n[]"}])
+    assert again.startswith('x\n[lines 1-401 of number 2 of the texts that begin "line 1 of the file')
+
+
+def test_what_stands_behind_what_was_left_out_is_called_by_its_own_line():
+    results = [FILE, f"{FILE}\n{BLOCKS[1].text}", f"x\n{BLOCKS[1].text}"]
+    *_, again = sent([{"role": "tool", "content": text} for text in results])
+    assert again.startswith('x\n[lines 2-7 of the text with "Chapter 1, sentence 0')
 
 
 LICENCE = "# Copyright of the Example Corporation. All rights are reserved, and none is given away."
