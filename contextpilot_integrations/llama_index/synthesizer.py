@@ -151,7 +151,7 @@ def _contexts(synthesizer: BaseSynthesizer, query: str, texts: Sequence[str]) ->
 
     It packs them as the synthesizer will, the query included.
     """
-    if getattr(synthesizer, "_multimodal", False):  # Older ones know no such contents.
+    if synthesizer._multimodal:
         return 0  # Content by content, without the markers that an annotation would name.
     helper, llm = synthesizer._prompt_helper, synthesizer._llm
     match synthesizer:

@@ -41,8 +41,7 @@ def test_what_langchain_openai_makes_of_an_engines_report():
         for details, expected in (({"cached_tokens": 64}, 64), ({"cached_tokens": 0}, 0), (None, None)):
             try:
                 usage = base._create_usage_metadata({**report, "prompt_tokens_details": details}, tier)
-            except TypeError:  # Older ones fail where an engine tells a tier and no details.
+            except TypeError:  # Older ones fail where an engine tells a tier.
                 assert tier
-                assert details is None
                 continue
             assert read_usage(AIMessage("answer", usage_metadata=usage)).cached_tokens == expected
