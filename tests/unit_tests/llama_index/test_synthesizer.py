@@ -142,7 +142,7 @@ class TestSeveralPrompts:
         postprocessor.postprocess_nodes(pages)
         nodes = postprocessor.postprocess_nodes(pages[::-1])
         # Compact sets 500 tokens aside for an answer to refine.
-        llm = make_llm(window=800 if mode == "compact" else 280)
+        llm = make_llm(window=740 if mode == "compact" else 240)
         synthesizer(mode, llm).synthesize("How much?", nodes)
         assert not any("priority order" in prompt for prompt in llm.prompts)
         assert all(markers(prompt).count("[CB_1]") < 2 for prompt in llm.prompts)
