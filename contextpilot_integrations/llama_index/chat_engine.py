@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import takewhile
 from typing import Any, cast
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.callbacks import CallbackManager, trace_method
 from llama_index.core.chat_engine.types import AgentChatResponse, BaseChatEngine, StreamingAgentChatResponse
+from llama_index.core.constants import DEFAULT_NUM_OUTPUTS
 from llama_index.core.llms.llm import LLM
 from llama_index.core.memory import BaseMemory, Memory
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -18,13 +23,20 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.settings import Settings
 from llama_index.core.tools import ToolOutput
 from llama_index.core.types import Thread
+from llama_index.core.utils import get_tokenizer
 
+from contextpilot_integrations.block import ContextBlock
 from contextpilot_integrations.llama_index.messages import rewrite_messages
 from contextpilot_integrations.llama_index.nodes import Request
 from contextpilot_integrations.namespace import Namespace
 from contextpilot_integrations.pilot import ContextPilot
 
 __all__ = ["ContextPilotChatEngine"]
+
+logger = logging.getLogger(__name__)
+
+_MESSAGE_TOKENS = 5
+"""What a chat template puts around a message: its role, its beginning and its end."""
 
 
 class ContextPilotChatEngine(BaseChatEngine):
@@ -36,9 +48,14 @@ class ContextPilotChatEngine(BaseChatEngine):
     turn's passages are put in the order that the cache likes.
 
     The memory holds the turns in full. What goes out is worked out anew each time from the messages that the
-    memory gives, so where it drops old ones, no passage is named that the model cannot see. A memory that
-    drops something every turn changes the beginning of every prompt: give it room for the whole conversation,
-    or let it drop much at a time (LlamaIndex's ``Memory`` and its ``token_flush_size``).
+    memory gives, so where old ones are missing, no passage is named that the model cannot see.
+
+    With ``max_prompt_tokens``, as `from_defaults` sets it, the oldest turns are left out once what is sent
+    would not fit, and then half a prompt of them at once, so that the beginning stays the same for many turns
+    after. The passages and the question of one turn have to fit by themselves. A memory that drops messages
+    by its own limit counts turns in full, and changes the beginning of the prompt each time: let it leave
+    room for a turn's passages, and drop much at a time (LlamaIndex's ``Memory`` and its
+    ``token_flush_size``).
 
     One engine is one conversation; many may share the pilot.
 
@@ -49,12 +66,18 @@ class ContextPilotChatEngine(BaseChatEngine):
         prefix_messages: What stands before it: the system prompt.
         node_postprocessors: Filters and rerankers, in their order.
         pilot: Who rewrites. Share one among all whose prompts meet the same engine. None: a new one.
+        max_prompt_tokens: How many tokens a prompt may have, by the pilot's token counter, or without one by
+            LlamaIndex's (``Settings.tokenizer``); pictures are not counted. None: all that the memory gives
+            is sent.
         endpoint: Where the engine is, for instance its base URL.
         model: The model's name there.
         tenant: Whoever must not share a cache with anyone else.
         metadata_keys: The metadata that the model sees in front of a passage. None: what the node itself
             shows, less the volatile (`VOLATILE_KEYS`).
         callback_manager: LlamaIndex's. None: that of its settings.
+
+    Raises:
+        ValueError: If ``max_prompt_tokens`` is below 1.
     """
 
     def __init__(
@@ -62,25 +85,32 @@ class ContextPilotChatEngine(BaseChatEngine):
         retriever: BaseRetriever,
         llm: LLM,
         memory: BaseMemory,
-        prefix_messages: Sequence[ChatMessage] = (),
-        node_postprocessors: Sequence[BaseNodePostprocessor] = (),
+        prefix_messages: Sequence[ChatMessage] | None = None,
+        node_postprocessors: Sequence[BaseNodePostprocessor] | None = None,
         pilot: ContextPilot | None = None,
         *,
+        max_prompt_tokens: int | None = None,
         endpoint: str = "",
         model: str = "",
         tenant: str = "",
         metadata_keys: Collection[str] | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> None:
+        if max_prompt_tokens is not None and max_prompt_tokens < 1:
+            raise ValueError(f"max_prompt_tokens must be at least 1, got {max_prompt_tokens}")
         self.pilot = pilot or ContextPilot()
         self.namespace = Namespace(endpoint=endpoint, model=model, tenant=tenant)
         self.callback_manager = callback_manager or Settings.callback_manager
         self._retriever = retriever
         self._llm = llm
         self._memory = memory
-        self._prefix_messages = list(prefix_messages)
-        self._node_postprocessors = list(node_postprocessors)
+        self._prefix_messages = list(prefix_messages or ())
+        self._node_postprocessors = list(node_postprocessors or ())
+        self._max_prompt_tokens = max_prompt_tokens
         self._metadata_keys = metadata_keys
+        self._left_out: tuple[int, str | None] = (0, None)  # How many messages, and the text behind them.
+        # Nearly all texts of a prompt were counted for the one before.
+        self._count = lru_cache(maxsize=4096)(self.pilot.token_counter or _count)
 
     @classmethod
     def from_defaults(
@@ -89,7 +119,7 @@ class ContextPilotChatEngine(BaseChatEngine):
         *,
         llm: LLM | None = None,
         memory: BaseMemory | None = None,
-        chat_history: Sequence[ChatMessage] = (),
+        chat_history: Sequence[ChatMessage] | None = None,
         system_prompt: str | None = None,
         prefix_messages: Sequence[ChatMessage] | None = None,
         **settings: Any,
@@ -99,7 +129,9 @@ class ContextPilotChatEngine(BaseChatEngine):
         Args:
             retriever: Finds the passages.
             llm: The model. None: that of LlamaIndex's settings.
-            memory: Keeps the conversation. None: a `Memory` as large as the model's window.
+            memory: Keeps the conversation, and drops what it will. None: a `Memory` that keeps all of it, of
+                which is sent what fits into the model's window beside an answer (``context_window`` and
+                ``num_output`` of its metadata), less an eighth, since tokens are counted by an estimate.
             chat_history: What that begins with, where no memory is given.
             system_prompt: The system prompt.
             prefix_messages: What stands before the conversation, instead of a system prompt.
@@ -114,8 +146,11 @@ class ContextPilotChatEngine(BaseChatEngine):
             raise ValueError("pass either memory or chat_history; a memory has its own (memory.set)")
         llm = llm or Settings.llm
         if memory is None:
-            limit = max(1, llm.metadata.context_window - 256)
-            memory = Memory.from_defaults(chat_history=list(chat_history), token_limit=limit)
+            # It would count turns in full. What is sent is counted here.
+            memory = Memory.from_defaults(
+                chat_history=list(chat_history or ()), token_limit=sys.maxsize, tokenizer_fn=lambda text: []
+            )
+            settings.setdefault("max_prompt_tokens", _prompt_tokens(llm))
         if system_prompt is not None:
             prefix_messages = [ChatMessage(system_prompt, role=llm.metadata.system_role)]
         return cls(retriever, llm, memory, prefix_messages or (), **settings)
@@ -130,27 +165,38 @@ class ContextPilotChatEngine(BaseChatEngine):
         self._memory.reset()
 
     @trace_method("chat")
-    def chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> AgentChatResponse:
+    def chat(
+        self,
+        message: str,
+        chat_history: list[ChatMessage] | None = None,
+        prev_chunks: list[NodeWithScore] | None = None,
+    ) -> AgentChatResponse:
         """Answer a message.
 
         Args:
             message: What the user says.
             chat_history: What the memory is to hold before. None: what it holds.
+            prev_chunks: What is taken as found where nothing is.
         """
         if chat_history is not None:
             self._memory.set(list(chat_history))
-        nodes = self._nodes(message)
+        nodes = self._nodes(message) or prev_chunks or []
         turn = self._turn(message, nodes, self._memory.get(input=message))
         answer = self._llm.chat(turn.messages).message
         turn.put(answer)
         return AgentChatResponse(_text(answer), turn.sources, nodes)
 
     @trace_method("chat")
-    async def achat(self, message: str, chat_history: list[ChatMessage] | None = None) -> AgentChatResponse:
+    async def achat(
+        self,
+        message: str,
+        chat_history: list[ChatMessage] | None = None,
+        prev_chunks: list[NodeWithScore] | None = None,
+    ) -> AgentChatResponse:
         """Answer a message as `chat` does."""
         if chat_history is not None:
             await self._memory.aset(list(chat_history))
-        nodes = await self._anodes(message)
+        nodes = await self._anodes(message) or prev_chunks or []
         turn = self._turn(message, nodes, await self._memory.aget(input=message))
         answer = (await self._llm.achat(turn.messages)).message
         await turn.aput(answer)
@@ -158,12 +204,15 @@ class ContextPilotChatEngine(BaseChatEngine):
 
     @trace_method("chat")
     def stream_chat(
-        self, message: str, chat_history: list[ChatMessage] | None = None
+        self,
+        message: str,
+        chat_history: list[ChatMessage] | None = None,
+        prev_chunks: list[NodeWithScore] | None = None,
     ) -> StreamingAgentChatResponse:
         """Answer a message bit by bit; the memory has the turn once the answer has ended."""
         if chat_history is not None:
             self._memory.set(list(chat_history))
-        nodes = self._nodes(message)
+        nodes = self._nodes(message) or prev_chunks or []
         turn = self._turn(message, nodes, self._memory.get(input=message))
         response = StreamingAgentChatResponse(
             chat_stream=self._llm.stream_chat(turn.messages), sources=turn.sources, source_nodes=nodes
@@ -175,12 +224,15 @@ class ContextPilotChatEngine(BaseChatEngine):
 
     @trace_method("chat")
     async def astream_chat(
-        self, message: str, chat_history: list[ChatMessage] | None = None
+        self,
+        message: str,
+        chat_history: list[ChatMessage] | None = None,
+        prev_chunks: list[NodeWithScore] | None = None,
     ) -> StreamingAgentChatResponse:
         """Answer a message bit by bit as `stream_chat` does."""
         if chat_history is not None:
             await self._memory.aset(list(chat_history))
-        nodes = await self._anodes(message)
+        nodes = await self._anodes(message) or prev_chunks or []
         turn = self._turn(message, nodes, await self._memory.aget(input=message))
         response = StreamingAgentChatResponse(
             achat_stream=await self._llm.astream_chat(turn.messages), sources=turn.sources, source_nodes=nodes
@@ -207,16 +259,50 @@ class ContextPilotChatEngine(BaseChatEngine):
         blocks = [*dict.fromkeys(Request.of(nodes, self._metadata_keys).blocks)]
         context = "\n\n".join(block.render() for block in blocks)
         user = ChatMessage("\n\n".join(filter(None, [context, message])))
-        messages = rewrite_messages(
-            [*self._prefix_messages, *history, user],
-            pilot=self.pilot,
-            namespace=self.namespace,
-            blocks=blocks,
-        )
+        messages = self._messages(history, user, blocks)
         source = ToolOutput(
             tool_name="retriever", content=context, raw_input={"message": message}, raw_output=nodes
         )
         return _Turn(self._memory, user, messages, [source])
+
+    def _messages(
+        self, history: list[ChatMessage], user: ChatMessage, blocks: list[ContextBlock]
+    ) -> list[ChatMessage]:
+        """Return what is sent: all of the history, or from that turn on from which it fits.
+
+        What was left out once stays out, as long as the history goes on.
+        """
+        told = sum(1 for _ in takewhile(lambda message: message.role is MessageRole.SYSTEM, history))
+        first = len(self._prefix_messages) + told  # What stands before it always goes out.
+        given = [*self._prefix_messages, *history, user]
+        left_out, begins_with = self._left_out
+        if first + left_out >= len(given) or given[first + left_out].content != begins_with:
+            left_out = 0
+        del given[first : first + left_out]
+        while True:
+            messages = rewrite_messages(given, pilot=self.pilot, namespace=self.namespace, blocks=blocks)
+            if self._max_prompt_tokens is None:
+                return messages
+            try:
+                tokens = [_MESSAGE_TOKENS + self._count(message.content or "") for message in messages]
+            except Exception as error:
+                self.pilot.report_failure(error, "counting tokens")
+                return messages
+            if given[first] is user or sum(tokens) <= self._max_prompt_tokens:
+                break
+            half = (self._max_prompt_tokens - sum(tokens[:first])) / 2
+            turns = [n for n in range(first + 1, len(given)) if given[n].role is MessageRole.USER]
+            kept = next(n for n in turns if sum(tokens[first:n]) >= half or given[n] is user)
+            del given[first:kept]
+            left_out += kept - first
+        if sum(tokens) > self._max_prompt_tokens:
+            logger.warning(
+                "a turn has %d tokens by itself where %d fit; let the retriever find less",
+                sum(tokens),
+                self._max_prompt_tokens,
+            )
+        self._left_out = left_out, given[first].content
+        return messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +328,20 @@ class _Turn:
 
     async def aput(self, answer: ChatMessage) -> None:
         await self.memory.aput_messages([self.user, _answer(answer)])
+
+
+def _prompt_tokens(llm: LLM) -> int:
+    """Return how many tokens a model's prompt may have beside an answer.
+
+    An eighth is spared: they are seldom counted by the very tokenizer of the model.
+    """
+    window, answer = llm.metadata.context_window, llm.metadata.num_output
+    # As LlamaIndex's prompt helper has it, a model that names no number has -1.
+    return max(1, (window - (answer if answer >= 0 else DEFAULT_NUM_OUTPUTS)) * 7 // 8)
+
+
+def _count(text: str) -> int:
+    return len(get_tokenizer()(text))
 
 
 def _answer(message: ChatMessage) -> ChatMessage:

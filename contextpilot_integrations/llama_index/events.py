@@ -18,7 +18,7 @@ from contextpilot_integrations.engines.usage import Usage, read_usage
 __all__ = ["ContextPilotEventHandler", "ObservedCall"]
 
 _RECENT = 64
-"""How many answers are remembered to tell one that two events report."""
+"""How many completions are remembered, since a chat may end with the same answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ContextPilotEventHandler(BaseEventHandler):
     max_calls: int = Field(default=1000, ge=1)
     _lock: Any = PrivateAttr(default_factory=Lock)
     _observed: deque[ObservedCall] = PrivateAttr(default_factory=deque)
-    _recent: deque[object] = PrivateAttr(default_factory=lambda: deque(maxlen=_RECENT))
+    _completed: deque[object] = PrivateAttr(default_factory=lambda: deque(maxlen=_RECENT))
 
     @classmethod
     def class_name(cls) -> str:
@@ -70,10 +70,19 @@ class ContextPilotEventHandler(BaseEventHandler):
         raw = None if event.response is None else event.response.raw
         call = ObservedCall(event.span_id, dict(event.tags), read_usage(raw))
         with self._lock:
-            # A chat that a completion model answers ends twice, with the same answer.
-            if raw is not None and any(raw is other for other in self._recent):
+            # A chat that a completion model answers ends twice, as a completion first, with the same object.
+            if isinstance(event, LLMCompletionEndEvent):
+                self._completed.append(raw)
+            elif raw is not None and self._was_completion(raw):
                 return
-            self._recent.append(raw)
             self._observed.append(call)
             while len(self._observed) > self.max_calls:
                 self._observed.popleft()
+
+    def _was_completion(self, raw: object) -> bool:
+        """Tell whether an answer was counted as a completion, for one chat each."""
+        for place, other in enumerate(self._completed):
+            if other is raw:
+                del self._completed[place]
+                return True
+        return False

@@ -2,6 +2,9 @@
 
 LlamaIndex writes a node into a prompt as ``node.get_content(MetadataMode.LLM)``. So that this begins with the
 block's marker, a planned copy has it in its ``text_template``; text, id and the metadata stay as they are.
+
+A node has one template for all its readers. So what is embedded of a planned copy, or read by a reranker,
+(``MetadataMode.EMBED``) has the marker too, and where the model sees no metadata, none: plan last.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from contextpilot_integrations.plan_metadata import (
 from contextpilot_integrations.plan_metadata import order_annotation as planned_order_annotation
 
 __all__ = [
-    "LABEL_KEY",
+    "TEMPLATE_KEY",
     "VOLATILE_KEYS",
     "Request",
     "format_nodes",
@@ -36,8 +39,11 @@ __all__ = [
     "to_block",
 ]
 
-LABEL_KEY = "contextpilot_label"
-"""What a planned node has that shows the model no metadata of its own: LlamaIndex would skip its template."""
+TEMPLATE_KEY = "contextpilot_template"
+"""Where a planned node that shows the model no metadata has the template that it came with.
+
+LlamaIndex takes no template where there is no metadata to show, so this is shown, by one that leaves it out.
+"""
 
 VOLATILE_KEYS = frozenset(
     {
@@ -56,6 +62,7 @@ VOLATILE_KEYS = frozenset(
 )
 """Metadata by these names tells of a retrieval, not of a text: it would change a block's bytes each time."""
 
+_HIDDEN = VOLATILE_KEYS | {PLAN_KEY}
 _IMMUTABLE = (str, int, NoneType)
 
 
@@ -151,15 +158,12 @@ def _unplanned(node: BaseNode) -> BaseNode:
     if entry is None:
         return node
     fields: dict[str, Any] = {
-        "metadata": {key: v for key, v in node.metadata.items() if key not in (PLAN_KEY, LABEL_KEY)}
+        "metadata": {key: v for key, v in node.metadata.items() if key not in (PLAN_KEY, TEMPLATE_KEY)}
     }
     template = getattr(node, "text_template", None)
     if isinstance(template, str):
-        fields["text_template"] = (
-            type(node).model_fields["text_template"].default
-            if LABEL_KEY in node.metadata
-            else template.removeprefix(f"{marker(entry['label'])} ")
-        )
+        own = template.removeprefix(f"{marker(entry['label'])} ")
+        fields["text_template"] = node.metadata.get(TEMPLATE_KEY, own)
     return node.model_copy(update=fields)
 
 
@@ -167,8 +171,9 @@ def _seen(node: BaseNode, metadata_keys: Collection[str] | None) -> BaseNode:
     """Return a node that shows the model no more metadata than it may; it shares its values."""
     if metadata_keys is None:
         excluded = node.excluded_llm_metadata_keys
-        hidden = VOLATILE_KEYS | {PLAN_KEY}
-        excluded = [*excluded, *(key for key in node.metadata if key in hidden and key not in excluded)]
+        if _HIDDEN.isdisjoint(node.metadata):
+            return node
+        excluded = [*excluded, *(key for key in node.metadata if key in _HIDDEN and key not in excluded)]
     else:
         excluded = [key for key in node.metadata if key not in metadata_keys or key == PLAN_KEY]
     if excluded == node.excluded_llm_metadata_keys:
@@ -195,8 +200,8 @@ def _with_plan(node: BaseNode, entry: PlanMetadata) -> BaseNode:
         if node.get_metadata_str(MetadataMode.LLM).strip():
             fields["text_template"] = f"{marker(entry['label'])} {template.lstrip()}"
         else:
-            metadata[LABEL_KEY] = entry["label"]
-            hidden_from_embedding.append(LABEL_KEY)
+            metadata[TEMPLATE_KEY] = template
+            hidden_from_embedding.append(TEMPLATE_KEY)
             fields["text_template"] = f"{marker(entry['label'])} {{content}}"
     metadata[PLAN_KEY] = entry
     return node.model_copy(update=fields)

@@ -73,13 +73,13 @@ def handler():
     dispatcher.event_handlers.remove(handler)
 
 
-def model(server):
+def model(server, window=8192):
     return OpenAILike(
         model=server.model,
         api_base=server.base_url,
         api_key="none",
         is_chat_model=True,
-        context_window=8192,
+        context_window=window,
         max_tokens=8,
         temperature=0,
         timeout=600,  # A request that was sent again would find itself cached.
@@ -146,6 +146,22 @@ def test_a_stream_tells_its_counts(server, handler):
         assert "".join(engine.stream_chat(question).response_gen).strip()
     one, two = usages(handler)
     assert two.cached_tokens >= 0.9 * one.prompt_tokens
+
+
+def test_a_conversation_that_outgrows_the_window(handler):
+    """The engine refuses what is too large: the oldest turns go in time, some at once."""
+    with LlamaServer(packaged_weights(), n_ctx=1024) as server:
+        engine = ContextPilotChatEngine.from_defaults(
+            Handbook(), llm=model(server, 1024), system_prompt=SYSTEM
+        )
+        for question in questions()[::5][:6]:
+            assert engine.chat(question.question).source_nodes
+    sent = [usage.prompt_tokens for usage in usages(handler)]
+    assert 512 < max(sent) <= 1024 - 8
+    assert any(after < before for before, after in pairwise(sent))
+    for before, usage in pairwise(usages(handler)):
+        if usage.prompt_tokens > before.prompt_tokens:
+            assert usage.cached_tokens >= 0.9 * before.prompt_tokens
 
 
 def test_a_query_engine_finds_the_same_pages_cached_in_any_order(server, handler):

@@ -1,4 +1,5 @@
 import re
+from itertools import pairwise
 
 import pytest
 from llama_index.core import Settings
@@ -7,11 +8,13 @@ from llama_index.core.memory import ChatMemoryBuffer, Memory
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import TextNode
+from llama_index.core.utils import get_tokenizer
 
 from contextpilot_integrations import ContextPilot, Outcome
 from contextpilot_integrations.llama_index import ContextPilotChatEngine, ContextPilotPostprocessor
 
 SYSTEM = "Answer from the pages."
+QUESTIONS = [f"{n % 10}{(n + 1) % 10}{n * 3 % 10}: question {n}?" for n in range(24)]
 HOW = ["chat", "achat", "stream_chat", "astream_chat"]
 
 
@@ -55,6 +58,14 @@ def named(number):
 
 def contents(messages):
     return [message.content for message in messages]
+
+
+def tokens(text):
+    return len(get_tokenizer()(text))
+
+
+def size(messages):
+    return sum(map(tokens, contents(messages)))
 
 
 class TestWhatIsSent:
@@ -207,6 +218,115 @@ class TestMemory:
         assert engine.chat_history == []
 
 
+class TestWindow:
+    @pytest.mark.parametrize("how", ["achat", "astream_chat"])
+    async def test_all_of_a_conversation_is_sent_while_that_fits(self, make_engine, make_llm, how):
+        """Turns in full would be too large for the window; what is sent is not."""
+        llm = make_llm(window=2500)
+        engine = make_engine(llm=llm, memory=None)
+        for n in range(12):
+            await say(engine, f"0123456789: question {n}?", how)
+        history = contents(await engine._memory.aget_all())
+        assert sum(map(tokens, history)) > 2500 + 900
+        assert len(llm.prompts[-1]) == 24
+        assert size(llm.prompts[-1]) < 2500 - 64
+        for before, after in pairwise(llm.prompts):
+            assert contents(after)[: len(before)] == contents(before)
+
+    @pytest.mark.parametrize("how", HOW)
+    async def test_the_oldest_turns_are_left_out_before_a_prompt_is_too_large(self, make_engine, llm, how):
+        engine = make_engine(max_prompt_tokens=700)
+        for question in QUESTIONS:
+            await say(engine, question, how)
+        same = 0
+        for before, after in pairwise(llm.prompts):
+            assert [message.role.value for message in after[:2]] == ["system", "user"]
+            assert size(after) <= 700
+            same += contents(after)[: len(before)] == contents(before)
+        assert len(QUESTIONS) - 8 <= same < len(QUESTIONS) - 1
+        assert len(engine.chat_history) == 2 * len(QUESTIONS)
+
+    async def test_a_default_memory_goes_with_the_models_window(self, make_engine, make_llm):
+        llm = make_llm(window=800)
+        engine = make_engine(llm=llm, memory=None)
+        for question in QUESTIONS:
+            await engine.achat(question)
+        sizes = [size(prompt) for prompt in llm.prompts]
+        assert 500 < max(sizes) <= 800 - 64
+        assert len(await engine._memory.aget_all()) == 2 * len(QUESTIONS)
+
+    @pytest.mark.parametrize("how", HOW)
+    async def test_what_went_with_them_is_sent_again(self, make_engine, llm, how):
+        engine = make_engine(max_prompt_tokens=400)
+        for question in QUESTIONS:
+            await say(engine, question, how)
+        assert any("refer to" in contents(prompt)[-1] for prompt in llm.prompts)
+        for question, prompt in zip(QUESTIONS, llm.prompts, strict=True):
+            sent = "\n".join(contents(prompt))
+            assert all(whole(number) in sent for number in question[:3])
+            assert all(whole(number) in sent for number in re.findall(r"refer to \[CB_(\d)\]", sent))
+
+    def test_who_knows_only_the_history_leaves_out_the_same(self, make_engine, llm):
+        engine = make_engine(max_prompt_tokens=400)
+        for question in QUESTIONS:
+            engine.chat(question)
+        other = make_engine(max_prompt_tokens=400)
+        other.chat(QUESTIONS[-1], chat_history=engine.chat_history[:-2])
+        assert len(llm.prompts[-1]) == len(llm.prompts[-2]) < 10
+        engine.reset()
+        engine.chat("12: a?")
+        assert contents(llm.prompts[-1]) == [SYSTEM, "\n\n".join([whole(1), whole(2), "12: a?"])]
+
+    def test_a_memory_of_ones_own_decides(self, make_engine, make_llm):
+        llm = make_llm(window=300)
+        engine = make_engine(llm=llm)
+        for question in QUESTIONS[:5]:
+            engine.chat(question)
+        assert len(llm.prompts[-1]) == 10
+        assert size(llm.prompts[-1]) > 300
+
+    def test_what_a_memory_tells_as_the_system_stays(self, make_engine, llm):
+        engine = make_engine(max_prompt_tokens=400)
+        summary = ChatMessage("They spoke of trains.", role="system")
+        engine.chat(QUESTIONS[0], chat_history=[summary])
+        for question in QUESTIONS[1:12]:
+            engine.chat(question)
+        assert len(llm.prompts[-1]) < 12
+        assert all(contents(prompt)[:2] == [SYSTEM, summary.content] for prompt in llm.prompts)
+
+    def test_a_turn_that_does_not_fit_by_itself(self, make_engine, llm, caplog):
+        engine = make_engine(max_prompt_tokens=120)
+        engine.chat("1: a?")
+        engine.chat("0123456789: b?")
+        engine.chat("2: c?")
+        assert "let the retriever find less" in caplog.text
+        assert "bicycles" not in caplog.text
+        assert [len(prompt) for prompt in llm.prompts] == [2, 2, 2]
+        assert all(whole(number) in llm.prompts[1][1].content for number in range(10))
+
+    def test_the_pilots_token_counter_counts(self, make_engine, llm):
+        engine = make_engine(max_prompt_tokens=1000, pilot=ContextPilot(token_counter=len))
+        for question in QUESTIONS:
+            engine.chat(question)
+        sizes = [len("".join(contents(prompt))) for prompt in llm.prompts]
+        assert 700 < max(sizes) <= 1000
+
+    def test_tokens_that_cannot_be_counted(self, make_engine, llm, caplog):
+        def fails(text):
+            raise RuntimeError("secret text")
+
+        engine = make_engine(max_prompt_tokens=10, pilot=ContextPilot(token_counter=fails))
+        engine.chat(": a?")
+        engine.chat(": b?")
+        assert contents(llm.prompts[1]) == [SYSTEM, ": a?", "an answer", ": b?"]
+        assert "RuntimeError" in caplog.text
+        assert "secret" not in caplog.text
+
+    def test_no_room(self, make_engine):
+        with pytest.raises(ValueError, match="max_prompt_tokens must be at least 1, got 0"):
+            make_engine(max_prompt_tokens=0)
+
+
 class TestWhatComesBack:
     @pytest.mark.parametrize("how", HOW)
     async def test_an_answer_and_its_nodes(self, make_engine, how):
@@ -268,6 +388,21 @@ async def test_nodes_that_cannot_be_read_are_as_bad_as_ever(make_engine, retriev
 
     with pytest.raises(RuntimeError, match="unreadable"):
         make_engine(retriever=Finds()).chat("a?")
+
+
+@pytest.mark.parametrize("how", HOW)
+async def test_earlier_chunks_where_nothing_is_found(make_engine, make_page, llm, how):
+    engine = make_engine()
+    response = await say(engine, ": a?", how, prev_chunks=[make_page(3)])
+    assert [item.node_id for item in response.source_nodes] == ["3"]
+    await say(engine, "1: b?", how, prev_chunks=[make_page(4)])
+    assert contents(llm.prompts[0])[1] == f"{whole(3)}\n\n: a?"
+    assert contents(llm.prompts[1])[3] == f"{whole(1)}\n\n1: b?"
+
+
+def test_arguments_that_llama_indexs_own_engine_takes_as_none(make_engine, llm):
+    engine = make_engine(memory=None, chat_history=None, node_postprocessors=None, prefix_messages=None)
+    assert str(engine.chat("1: a?")) == "an answer"
 
 
 def test_the_model_of_the_settings(retriever, llm, monkeypatch):

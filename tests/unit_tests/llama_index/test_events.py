@@ -27,6 +27,10 @@ def chat_end(raw, **fields):
     return LLMChatEndEvent(messages=[], response=ChatResponse(message=MESSAGE, raw=raw), **fields)
 
 
+def completion_end(raw):
+    return LLMCompletionEndEvent(prompt="", response=CompletionResponse(text="an answer", raw=raw))
+
+
 @pytest.fixture
 def handler():
     handler, dispatcher = ContextPilotEventHandler(), get_dispatcher()
@@ -88,6 +92,18 @@ class TestWhatIsRead:
         list(Engine().stream_chat([MESSAGE]))
         assert usages(handler) == [Usage(100, 5, 64)] * 2
 
+    @pytest.mark.parametrize("ends", [chat_end, completion_end])
+    def test_answers_from_a_cache_count_each(self, handler, ends):
+        for _ in range(3):
+            handler.handle(ends(ANSWER))
+        assert usages(handler) == [Usage(100, 5, 64)] * 3
+
+    def test_chats_that_a_completion_model_answers_from_a_cache_count_each(self, handler):
+        for _ in range(3):
+            handler.handle(completion_end(ANSWER))
+            handler.handle(chat_end(ANSWER))
+        assert usages(handler) == [Usage(100, 5, 64)] * 3
+
     @pytest.mark.parametrize("raw", [None, {}, {"usage": None}, {"usage": {"prompt_tokens": 100}}])
     def test_what_the_engine_does_not_tell_is_not_zero(self, handler, raw):
         handler.handle(chat_end(raw))
@@ -122,11 +138,10 @@ class TestBounds:
 
     def test_threads(self):
         handler = ContextPilotEventHandler(max_calls=10_000)
-        event = LLMCompletionEndEvent
 
         def work(number):
             for _ in range(100):
-                handler.handle(event(prompt="", response=CompletionResponse(text="", raw=dict(ANSWER))))
+                handler.handle(completion_end(dict(ANSWER)))
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(work, range(8)))

@@ -133,6 +133,15 @@ class TestTheOrder:
         (out,) = postprocessor.postprocess_nodes([given])
         assert to_block(out.node) == to_block(given.node)
 
+    def test_planning_again_keeps_the_nodes_template(self, postprocessor, make_page):
+        (planned,) = postprocessor.postprocess_nodes(
+            [make_page(1, text_template="<{metadata_str}|{content}>")]
+        )
+        assert shown(planned) == f"[CB_1] {TEXT}"
+        planned.node.metadata["title"] = "Bikes"
+        (again,) = postprocessor.postprocess_nodes([planned])
+        assert shown(again) == f"[CB_1] <title: Bikes|{TEXT}>"
+
 
 class TestCopies:
     def test_inputs_share_nothing_with_outputs(self, postprocessor, make_page):
