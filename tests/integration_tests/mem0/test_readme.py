@@ -18,8 +18,7 @@ def test_the_code_runs(settings, tmp_path, monkeypatch):
     names = {
         "your_config": config,
         "your_client": SimpleNamespace(chat=SimpleNamespace(completions=completions)),
-        "questions": ["Which bike does Ada ride to work?", "Does Ada ride a bike to work?"],
-        "SYSTEM": "Answer from the memories.",
+        "your_questions": ["Which bike does Ada ride to work?", "Does Ada ride a bike to work?"],
     }
     (code,) = code_under("Mem0")
     exec(code, names)

@@ -6,8 +6,6 @@ from langchain_core.documents import Document
 from readme_code import code_under
 from word_embeddings import WordEmbeddings
 
-from contextpilot_integrations.langchain import ContextPilotAligner
-
 
 @pytest.fixture
 def names(tmp_path, monkeypatch):
@@ -22,9 +20,7 @@ def names(tmp_path, monkeypatch):
         "your_documents": [
             Document(text, id=str(place), metadata={"lang": "en"}) for place, text in enumerate(texts)
         ],
-        "questions": ["a cargo bike a day", "cargo bike kilograms", "noon ferry"],
-        "ContextPilotAligner": ContextPilotAligner,
-        "SYSTEM": "Answer from the context.",
+        "your_questions": ["a cargo bike a day", "cargo bike kilograms", "noon ferry"],
         "your_key": None,
     }
 

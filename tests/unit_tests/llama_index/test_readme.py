@@ -5,7 +5,7 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.schema import NodeWithScore, TextNode
 from readme_code import code_under
 
-from contextpilot_integrations import ContextPilot, Outcome
+from contextpilot_integrations import Outcome
 
 
 class Retriever(BaseRetriever):
@@ -16,15 +16,9 @@ class Retriever(BaseRetriever):
 
 def test_the_code_runs():
     (code,) = code_under("LlamaIndex")
-    pilot = ContextPilot()
-    names = {
-        "pilot": pilot,
-        "your_llm": MockLLM(),
-        "your_retriever": Retriever(),
-        "SYSTEM": "Answer from the context.",
-    }
+    names = {"your_llm": MockLLM(), "your_retriever": Retriever()}
     exec(code, names)
-    assert pilot.outcomes[Outcome.UNCHANGED] == 1
+    assert names["planned"].pilot.outcomes[Outcome.UNCHANGED] == 2
     assert "[CB_1] The text of page 1." in names["chat"].chat_history[0].content
     again = names["engine"].query("How much can it carry?")
     assert [node.node_id for node in again.source_nodes] == ["1", "2", "3"]
