@@ -181,8 +181,8 @@ class ContextPilotMemory(PlannedMemory):
 
         Args:
             query: As Mem0 takes it.
-            messages: All that go out before the turn's own message, as OpenAI's API has them. They stay as
-                they are.
+            messages: All that go out before the turn's own message, as OpenAI's API has them: mappings, or
+                the openai package's objects. They stay as they are.
             *args: What Mem0's search takes behind the query.
             **kwargs: The same by name.
 

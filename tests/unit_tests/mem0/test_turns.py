@@ -405,28 +405,30 @@ class TestPromises:
 class TestLongChats:
     @pytest.fixture
     def compared(self, monkeypatch):
-        """The ids with which texts in view were compared."""
-        ids = []
+        """The ids with which texts in view were compared, and these texts."""
+        pairs = []
 
         def labels_of(id):
             label_of = block.labels_of(id)
 
             def label(text):
-                ids.append(id)
+                pairs.append((id, text))
                 return label_of(text)
 
             return label
 
         monkeypatch.setattr(view, "labels_of", labels_of)
-        return ids
+        return pairs
 
     def test_a_text_in_view_is_compared_with_no_other_memory(self, chat, memory, compared):
         for number in range(5):
             chat.turn(*(memory(f"{number} {n}", f"Ada said {number} and {n}." + LONG) for n in range(4)))
         assert compared == []
-        update = memory("0 0", "Ada said nothing." + LONG)
-        assert replaces(update, memory("0 0", "Ada said 0 and 0." + LONG)) in chat.turn(update).text
-        assert set(compared) == {update["id"]}
+        olds = [memory(name, f"Ada said {name[0]} and {name[2]}." + LONG) for name in ("0 0", "3 2")]
+        news = [{**old, "memory": "Ada said nothing." + LONG} for old in olds]
+        pairs = zip(news, olds, strict=True)
+        assert chat.turn(*news).text == lines(*(lines(full(new), replaces(new, old)) for new, old in pairs))
+        assert set(compared) == {(old["id"], old["memory"]) for old in olds}
 
     def test_what_was_let_go_of_is_compared_with_each_and_nothing_changes(
         self, chat, tea, cake, cats, town, compared, monkeypatch
@@ -436,4 +438,4 @@ class TestLongChats:
         chat.turn(tea, cake)
         turn = chat.turn(cats, black, town)
         assert turn.text == lines(full(cats), full(black), replaces(black, tea), full(town))
-        assert {cats["id"], black["id"]} <= set(compared)
+        assert {cats["id"], black["id"]} <= {id for id, _ in compared}
