@@ -108,18 +108,31 @@ def message_views(messages: Iterable[object]) -> list[Mapping[str, Any]]:
     """Return messages as mappings: an answer of the openai package may stand in a history as it came.
 
     Raises:
-        TypeError: If there is anything else among them.
+        TypeError: If there is anything else among them, such as another library's message objects.
     """
-    views = []
-    for place, message in enumerate(messages):
-        dump = getattr(message, "model_dump", None)
-        view = message if isinstance(message, Mapping) or dump is None else dump(exclude_none=True)
-        if not isinstance(view, Mapping):
-            raise TypeError(
-                f"messages[{place}] must be a mapping with role and content, not {type(message).__name__}"
-            )
-        views.append(view)
-    return views
+    return [_view(place, message) for place, message in enumerate(messages)]
+
+
+def _view(place: int, message: object) -> Mapping[str, Any]:
+    if isinstance(message, Mapping):
+        if not isinstance(role := message.get("role"), str):
+            raise TypeError(f'messages[{place}] must have a str as its "role", not {type(role).__name__}')
+        return message
+    dump = getattr(message, "model_dump", None)
+    view = dump(exclude_none=True) if callable(dump) else None
+    # Other libraries' messages are pydantic objects too, but have the role or the text under other names.
+    # An answer may have no text beside its tool calls.
+    if (
+        not isinstance(view, Mapping)
+        or not isinstance(role := view.get("role"), str)
+        or ("content" not in view and role != "assistant")
+    ):
+        raise TypeError(
+            f"messages[{place}] must be a mapping with role and content, not {type(message).__name__}: "
+            "convert messages of other libraries, those of LangChain for instance with "
+            "langchain_core.messages.convert_to_openai_messages"
+        )
+    return view
 
 
 def restore(messages: Iterable[Message], edits: Iterable[Edit]) -> list[Message]:

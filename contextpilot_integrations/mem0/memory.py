@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from inspect import iscoroutinefunction
+from inspect import isawaitable, iscoroutine, iscoroutinefunction
 from types import TracebackType
 from typing import Any
 
 from contextpilot_integrations.annotation import check_template
-from contextpilot_integrations.edits import Message, message_views
+from contextpilot_integrations.edits import Message, checked_messages, message_views
+from contextpilot_integrations.mem0.found_ids import FoundIds
 from contextpilot_integrations.mem0.results import blocks_of, planned_result
 from contextpilot_integrations.mem0.scope import search_filters, tenant_of
 from contextpilot_integrations.mem0.turn import UPDATE_TEMPLATE, TurnContext, turn_text
@@ -34,11 +35,11 @@ class PlannedMemory:
         update_template: How a turn says that a memory was updated: "{new}" and "{old}" are the markers.
 
     Raises:
-        TypeError: If ``memory`` is not of the kind that the class is for.
+        TypeError: If ``memory`` is not of the kind that the class is for; where only a search tells, by then.
         ValueError: If ``update_template`` does not name both, or has several lines.
     """
 
-    __slots__ = ("_memory", "_namespace", "_pilot", "_update_template")
+    __slots__ = ("_ids", "_memory", "_namespace", "_pilot", "_update_template")
     _IS_ASYNC: bool
     _INSTEAD: str
 
@@ -56,13 +57,14 @@ class PlannedMemory:
         search = getattr(memory, "search", None)
         if not callable(search):
             raise TypeError(f"memory must be a memory or client of Mem0's, not {type(memory).__name__}")
-        if iscoroutinefunction(search) is not self._IS_ASYNC:
-            raise TypeError(f"{type(memory).__name__} goes into {self._INSTEAD}")
+        if iscoroutinefunction(search) and not self._IS_ASYNC:
+            raise self._misplaced(memory)
         for place in ("{new}", "{old}"):
             check_template("update_template", update_template, place)
         if len(update_template.splitlines()) > 1:
             raise ValueError("update_template must be one line")
         self._memory = memory
+        self._ids = FoundIds()
         self._pilot = pilot or ContextPilot()
         self._namespace = Namespace(endpoint, model, tenant, preamble)
         self._update_template = update_template
@@ -84,7 +86,7 @@ class PlannedMemory:
         return getattr(self._memory, name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name in PlannedMemory.__slots__:
+        if hasattr(type(self), name):  # Its own: to set `pilot` or `search` on Mem0's object changes nothing.
             object.__setattr__(self, name, value)
         else:
             setattr(self._memory, name, value)
@@ -94,6 +96,10 @@ class PlannedMemory:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self._memory).__name__})"
+
+    def _misplaced(self, memory: object) -> TypeError:
+        returned = "no awaitable" if self._IS_ASYNC else "an awaitable"
+        return TypeError(f"{type(memory).__name__} goes into {self._INSTEAD}: its search returns {returned}")
 
     def _planned(self, found: Any, filters: object) -> Any:
         """Return what a search found, with a plan beside; what is no result of Mem0's, as it is."""
@@ -113,6 +119,7 @@ class PlannedMemory:
             pilot=self._pilot,
             namespace=self._namespace_of(filters),
             update_template=self._update_template,
+            ids=self._ids,
         )
         result = planned_result(
             found,
@@ -160,7 +167,7 @@ class ContextPilotMemory(PlannedMemory):
             (`PlanEntry`).
         """
         filters = search_filters(args, kwargs)
-        return self._planned(self._memory.search(query, *args, **kwargs), filters)
+        return self._planned(self._found(query, args, kwargs), filters)
 
     def turn_context(
         self, query: str, messages: Iterable[Message] = (), *args: Any, **kwargs: Any
@@ -174,17 +181,25 @@ class ContextPilotMemory(PlannedMemory):
 
         Args:
             query: As Mem0 takes it.
-            messages: All that go out before the turn's own message, as OpenAI's API has them. They stay as
-                they are.
+            messages: All that go out before the turn's own message, as OpenAI's API has them: mappings, or
+                the openai package's objects. They stay as they are.
             *args: What Mem0's search takes behind the query.
             **kwargs: The same by name.
 
         Raises:
             TypeError: If ``messages`` holds anything but messages, or Mem0 returned no memories.
         """
-        views = message_views(messages)
+        views = message_views(checked_messages(messages))
         filters = search_filters(args, kwargs)
-        return self._turn(self._memory.search(query, *args, **kwargs), views, filters)
+        return self._turn(self._found(query, args, kwargs), views, filters)
+
+    def _found(self, query: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        found = self._memory.search(query, *args, **kwargs)
+        if isawaitable(found):
+            if iscoroutine(found):
+                found.close()
+            raise self._misplaced(self._memory)
+        return found
 
     def __enter__(self) -> ContextPilotMemory:
         self._memory.__enter__()

@@ -9,6 +9,7 @@ from typing import Any
 
 from contextpilot_integrations.annotation import is_ambiguous, location_annotation
 from contextpilot_integrations.block import ContextBlock, marker
+from contextpilot_integrations.mem0.found_ids import FoundIds
 from contextpilot_integrations.mem0.view import View
 from contextpilot_integrations.namespace import Namespace
 from contextpilot_integrations.pilot import ContextPilot, estimate_tokens
@@ -60,6 +61,7 @@ def turn_text(
     pilot: ContextPilot,
     namespace: Namespace,
     update_template: str,
+    ids: FoundIds,
 ) -> TurnText:
     """Write a turn's memories.
 
@@ -73,14 +75,15 @@ def turn_text(
         pilot: Who aligns, counts tokens and has the wording.
         namespace: Whose cache the prompt meets; its preamble is what stands before the first message.
         update_template: How it is said that a memory was updated.
+        ids: The ids of labels, as far as they are known; those of the blocks are added.
     """
     try:
         count = pilot.token_counter or estimate_tokens
         wording = Wording(pilot.location_template, pilot.passage_template, count)
-        view = View.of(messages, wording, update_template)
-        labels = {block.label for block in blocks}
-        if view.answered or any(view.shows(block) or view.replaced_by(block, labels) for block in blocks):
-            return _Writer(blocks, labels, view, wording, update_template).written(namespace)
+        ids.add(blocks)
+        view = View(blocks, messages, wording, update_template, ids)
+        if view.answered or any(view.shows(block) or view.replaced_by(block) for block in blocks):
+            return _Writer(blocks, view, wording, update_template).written(namespace)
     except Exception as error:
         pilot.report_failure(error)
         plan = Plan(tuple(blocks), tuple(range(len(blocks))), outcome=Outcome.FAILED, namespace=namespace)
@@ -102,12 +105,11 @@ class _Writer:
     def __init__(
         self,
         blocks: Sequence[ContextBlock],
-        labels: set[str],
         view: View,
         wording: Wording,
         update_template: str,
     ) -> None:
-        self._blocks, self._labels, self._view = blocks, labels, view
+        self._blocks, self._view = blocks, view
         self._wording, self._update_template = wording, update_template
         self._paragraphs: list[str] = []
         self._shown_as: dict[int, str] = {}
@@ -129,7 +131,7 @@ class _Writer:
             self._name(in_view)
             in_view = []
             self._paragraphs.append(block.render())
-            if not ambiguous and (old := self._view.replaced_by(block, self._labels)) is not None:
+            if not ambiguous and (old := self._view.replaced_by(block)) is not None:
                 self._replaces[rank] = old
                 self._paragraphs.append(_update(block.label, old, self._update_template))
         self._name(in_view)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from itertools import zip_longest
 from typing import Any
 
-from contextpilot_integrations.block import MARKER_START, ContextBlock, labels_of
+from contextpilot_integrations.block import MARKER_START, BlockId, ContextBlock, labels_of
+from contextpilot_integrations.mem0.found_ids import FoundIds
 from contextpilot_integrations.message_blocks import texts_of
 from contextpilot_integrations.wording import Wording, is_like_annotation
 
 __all__ = ["View"]
 
 _LABEL = r"[A-Za-z0-9_.-]{1,8}"
-_MARKER = re.compile(rf"{re.escape(MARKER_START)}({_LABEL})\](?: |(?=\n\n)|\Z)")
+_START = re.escape(MARKER_START)
+# The paragraph's beginning is told behind the first characters: so a search for those leads here, and fast.
+_MARKER = re.compile(rf"{_START}(?:(?<=\A{_START})|(?<=\n\n{_START}))({_LABEL})\](?: |(?=\n\n)|\Z)")
 _MAX_PARAGRAPHS = 16  # Of an earlier text of a memory: where it ends is not known beforehand.
 
 
@@ -25,11 +26,12 @@ class _Shown:
 
     Attributes:
         label: What its marker shows.
+        id: Whose label that is; None where it is not known.
         content: What stands behind the marker, up to the next one or the text's end.
     """
 
-    def __init__(self, label: str, content: str) -> None:
-        self.label, self.content = label, content
+    def __init__(self, label: str, id: BlockId | None, content: str) -> None:
+        self.label, self.id, self.content = label, id, content
 
     def holds(self, text: str) -> bool:
         """Tell whether it is a block of just this text, whatever paragraphs follow."""
@@ -42,51 +44,59 @@ class _Shown:
         return ["\n\n".join(paragraphs[: count + 1]) for count in range(len(paragraphs))]
 
 
-@dataclass(slots=True)
 class View:
-    """What messages show.
+    """What messages show of the memories that were found. What the model said itself shows it nothing.
+
+    Args:
+        blocks: The memories as they are now.
+        messages: All that go out before the turn's own, in their order.
+        wording: How annotations are worded.
+        update_template: How it is said that a memory was updated.
+        ids: The ids of labels, as far as they are known.
 
     Attributes:
         answered: Whether the model has said anything yet.
     """
 
-    answered: bool = False
-    _shown: list[_Shown] = field(default_factory=list)
-    _replaced: set[str] = field(default_factory=set)
-
-    @classmethod
-    def of(cls, messages: Iterable[Mapping[str, Any]], wording: Wording, update_template: str) -> View:
-        """Look at messages. What the model said itself shows it nothing.
-
-        Args:
-            messages: All that go out before the turn's own, in their order.
-            wording: How annotations are worded.
-            update_template: How it is said that a memory was updated.
-        """
-        view = cls()
+    def __init__(
+        self,
+        blocks: Sequence[ContextBlock],
+        messages: Iterable[Mapping[str, Any]],
+        wording: Wording,
+        update_template: str,
+        ids: FoundIds,
+    ) -> None:
+        self.answered = False
+        self._labels, self._block_ids = {block.label for block in blocks}, {block.id for block in blocks}
+        self._wording, self._update, self._ids = wording, _update(update_template), ids
+        self._shown: list[_Shown] = []
+        self._replaced: set[str] = set()
         for message in messages:
             if message.get("role") == "assistant":
-                view.answered = True
+                self.answered = True
                 continue
             for text in texts_of(message).values():
                 if MARKER_START in text:
-                    view._look_at(text, wording, _update(update_template))
-        return view
+                    self._look_at(text)
 
     def shows(self, block: ContextBlock) -> bool:
-        """Tell whether a block stands in the messages, and nothing else under its label, and still holds."""
-        same = [shown for shown in self._shown if shown.label == block.label]
-        return bool(same) and block.label not in self._replaced and all(s.holds(block.text) for s in same)
+        """Tell whether a block stands in the messages, and nothing else under its label, and still holds.
 
-    def replaced_by(self, block: ContextBlock, found: Container[str]) -> str | None:
+        Where the label is the id, it does not tell whether paragraphs that follow were a part of the memory
+        once: so nothing may follow but the next marker.
+        """
+        same = [shown for shown in self._shown if shown.label == block.label]
+        if not same or block.label in self._replaced:
+            return False
+        if block.label == str(block.id):
+            return all(shown.content == block.text for shown in same)
+        return all(shown.holds(block.text) for shown in same)
+
+    def replaced_by(self, block: ContextBlock) -> str | None:
         """Return the label under which the messages show the text that this block was updated from, if any.
 
         No list of what was sent is needed: a label stands for an id and a text, so it tells whether a text in
         view is an earlier one of this id.
-
-        Args:
-            block: A memory as it is now.
-            found: The labels of all that were found with it, which are earlier texts of none.
         """
         label_of = labels_of(block.id)
         for shown in reversed(self._shown):
@@ -94,26 +104,36 @@ class View:
                 if shown.holds(block.text) and block.label not in self._replaced:
                     return None
                 continue  # It was replaced in its turn, or may be its own text with something behind it.
-            if shown.label in found and shown.label != block.label:
-                continue
-            if any(label_of(text) == shown.label for text in shown.beginnings):
+            if shown.label in self._labels and shown.label != block.label:
+                continue  # What was found as well is an earlier text of none.
+            if shown.id in (None, block.id) and any(
+                label_of(text) == shown.label for text in shown.beginnings
+            ):
                 return shown.label
         return None
 
-    def _look_at(self, text: str, wording: Wording, update: re.Pattern[str]) -> None:
-        starts = [
-            found
-            for found in _MARKER.finditer(text)
-            if _begins_paragraph(text, found)
-            and not _is_annotation(_paragraph(text, found.start()), wording, update)
-        ]
-        for start, after in zip_longest(starts, starts[1:]):
-            end = after.start() - 2 if after else len(text)
-            self._shown.append(_Shown(start[1], text[start.end() : end]))
-        for said in update.finditer(text):
+    def _look_at(self, text: str) -> None:
+        markers = [*_MARKER.finditer(text)]
+        for place, start in enumerate(markers):
+            label = start[1]
+            id = self._ids.get(label)
+            # Long chats show many memories that have nothing to do with those that were found now.
+            if label not in self._labels and id is not None and id not in self._block_ids:
+                continue
+            if not self._is_annotation(text, start):
+                following = (
+                    one.start() - 2 for one in markers[place + 1 :] if not self._is_annotation(text, one)
+                )
+                self._shown.append(_Shown(label, id, text[start.end() : next(following, len(text))]))
+        for said in self._update.finditer(text):
             if _begins_paragraph(text, said) and said["new"] != said["old"]:
                 self._replaced.discard(said["new"])
                 self._replaced.add(said["old"])
+
+    def _is_annotation(self, text: str, start: re.Match[str]) -> bool:
+        """Tell whether a paragraph that begins with a marker could be one of our annotations."""
+        paragraph = _paragraph(text, start.start())
+        return self._update.fullmatch(paragraph) is not None or is_like_annotation(paragraph, self._wording)
 
 
 def _begins_paragraph(text: str, found: re.Match[str]) -> bool:
@@ -123,11 +143,6 @@ def _begins_paragraph(text: str, found: re.Match[str]) -> bool:
 def _paragraph(text: str, start: int) -> str:
     end = text.find("\n\n", start)
     return text[start:] if end < 0 else text[start:end]
-
-
-def _is_annotation(paragraph: str, wording: Wording, update: re.Pattern[str]) -> bool:
-    """Tell whether a paragraph that begins with a marker could be one of our annotations."""
-    return update.fullmatch(paragraph) is not None or is_like_annotation(paragraph, wording)
 
 
 @lru_cache(maxsize=32)

@@ -15,6 +15,7 @@ ADAPTERS = {
     "llama_index.ContextPilotRetriever",
     "llama_index.ContextPilotPostprocessor",
     "mem0.ContextPilotMemory",
+    "mem0.ContextPilotMemory.turn_context",
     "openai.Completions",
 }
 

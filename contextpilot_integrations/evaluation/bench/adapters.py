@@ -17,6 +17,7 @@ __all__ = ["AdapterLatency", "bench_adapters"]
 
 _CHARACTERS = 500
 _WARM_UP = 50
+_TURNS = 10
 
 Call: TypeAlias = Callable[[], object]
 Calls: TypeAlias = list[tuple[Call, Call | None]]
@@ -28,7 +29,8 @@ class AdapterLatency:
     """Milliseconds of a request, each the median of all.
 
     Attributes:
-        adapter: Which one; "openai.Completions" plans and writes the messages, and sends nothing.
+        adapter: Which one; "openai.Completions" plans and writes the messages, and sends nothing, and each
+            request of "mem0.ContextPilotMemory.turn_context" is a turn of a conversation that has ten.
         k: Blocks in each request.
         ours_ms: Retrieving at once and planning, through the adapter.
         plain_ms: Retrieving at once, through the ecosystem alone; 0 where without the adapter there would be
@@ -182,6 +184,32 @@ def _nodes(contexts: Sequence[Sequence[ContextBlock]]) -> list[list[Any]]:
 def _mem0_memory(contexts: Sequence[Sequence[ContextBlock]]) -> Calls:
     from contextpilot_integrations.mem0 import ContextPilotMemory
 
+    plain = _mem0_finds(contexts)
+    ours = ContextPilotMemory(plain)
+    return [
+        (partial(ours.search, str(place)), partial(plain.search, str(place)))
+        for place in range(len(contexts))
+    ]
+
+
+def _mem0_turn_context(contexts: Sequence[Sequence[ContextBlock]]) -> Calls:
+    from contextpilot_integrations.mem0 import ContextPilotMemory
+
+    plain = _mem0_finds(contexts)
+    ours = ContextPilotMemory(plain)
+    messages: list[dict[str, str]] = []
+
+    def turn(place: int) -> None:
+        if place % _TURNS == 0:
+            messages.clear()
+        text = ours.turn_context(str(place), messages).text
+        messages.append({"role": "user", "content": f"{text}\n\nWhy?"})
+        messages.append({"role": "assistant", "content": "That is why."})
+
+    return [(partial(turn, place), partial(plain.search, str(place))) for place in range(len(contexts))]
+
+
+def _mem0_finds(contexts: Sequence[Sequence[ContextBlock]]) -> Any:
     class Finds:
         def search(self, query: str) -> dict[str, Any]:
             return {"results": found[int(query)]}
@@ -190,12 +218,7 @@ def _mem0_memory(contexts: Sequence[Sequence[ContextBlock]]) -> Calls:
         [{"id": block.id, "memory": block.text, "score": 0.5, "metadata": None} for block in context]
         for context in contexts
     ]
-    plain = Finds()
-    ours = ContextPilotMemory(plain)
-    return [
-        (partial(ours.search, str(place)), partial(plain.search, str(place)))
-        for place in range(len(contexts))
-    ]
+    return Finds()
 
 
 def _openai_completions(contexts: Sequence[Sequence[ContextBlock]]) -> Calls:
@@ -214,5 +237,6 @@ _ADAPTERS: dict[str, Callable[[Sequence[Sequence[ContextBlock]]], Calls]] = {
     "llama_index.ContextPilotRetriever": _llama_index_retriever,
     "llama_index.ContextPilotPostprocessor": _llama_index_postprocessor,
     "mem0.ContextPilotMemory": _mem0_memory,
+    "mem0.ContextPilotMemory.turn_context": _mem0_turn_context,
     "openai.Completions": _openai_completions,
 }

@@ -2,11 +2,12 @@
 
 import copy
 import logging
+import threading
 
 import pytest
 
-from contextpilot_integrations import ContextBlock, ContextPilot, Outcome
-from contextpilot_integrations.mem0 import AsyncContextPilotMemory, ContextPilotMemory
+from contextpilot_integrations import ContextBlock, ContextPilot, Outcome, block
+from contextpilot_integrations.mem0 import AsyncContextPilotMemory, ContextPilotMemory, found_ids, view
 
 ADA = {"filters": {"user_id": "ada"}}
 SYSTEM = {"role": "system", "content": "Answer in a few words."}
@@ -208,14 +209,23 @@ class TestUpdates:
         assert chat.turn(black).text == named(black)
         assert chat.turn(tea).text == lines(full(tea), f"{mark(tea)} statt {mark(black)}.")
 
-    def test_an_id_that_is_its_own_label(self, chat):
-        old = {"id": "m1", "memory": "Ada drinks green tea." + LONG}
-        new = {"id": "m1", "memory": "Ada drinks black tea." + LONG}
-        chat.turn(old)
-        assert chat.turn(old).text == named(old)
-        assert chat.turn(new).text == lines(full(new), replaces(new, old))
+    @pytest.mark.parametrize("id", ["m1", 7, "x" * 8])
+    def test_an_id_that_is_its_own_label(self, chat, cake, id):
+        old = {"id": id, "memory": f"Ada drinks green tea.{LONG}\n\nBut not on Sundays."}
+        cut = {"id": id, "memory": f"Ada drinks green tea.{LONG}"}
+        new = {"id": id, "memory": f"Ada drinks black tea.{LONG}"}
+        chat.turn(old, cake)
+        assert chat.turn(old, cake).text == named(old, cake)
+        assert chat.turn(new, cake).text == lines(full(new), replaces(new, old), named(cake))
         # The marker stands for two texts now, so it names neither.
-        assert chat.turn(new).text == full(new)
+        assert chat.turn(new, cake).text == lines(full(new), named(cake))
+        del chat.messages[3:]
+        assert chat.turn(cut, cake).text == lines(full(cut), named(cake))
+
+    def test_where_the_label_is_the_id_what_follows_may_be_of_another_text(self, chat, tea):
+        memory = {"id": "m1", "memory": tea["memory"]}
+        chat.turn(memory, question="Is that all?")
+        assert chat.turn(memory).text == full(memory)
 
 
 class TestMarkersThatAreAmbiguous:
@@ -335,6 +345,40 @@ class TestPromises:
             ContextPilotMemory(plain).turn_context("what", messages, **ADA)
         assert plain.asked == []
 
+    @pytest.mark.parametrize("messages", ["hello", SYSTEM, None])
+    def test_what_is_no_list_of_messages_is_refused(self, store, messages):
+        with pytest.raises(TypeError, match="messages must be a list of messages"):
+            ContextPilotMemory(store()).turn_context("what", messages, **ADA)
+
+    def test_a_message_without_a_role_is_refused(self, store):
+        with pytest.raises(TypeError, match=r'messages\[1\] must have a str as its "role", not NoneType'):
+            ContextPilotMemory(store()).turn_context("what", [SYSTEM, {"content": "hello"}], **ADA)
+
+    def test_langchains_messages_are_refused_and_read_when_converted(self, chat, tea):
+        messages = pytest.importorskip("langchain_core.messages")
+        history = [messages.HumanMessage(full(tea)), messages.AIMessage("This.")]
+        chat.memory.wrapped.found = {"results": [tea]}
+        with pytest.raises(TypeError, match=r"messages\[0\] .* not HumanMessage.*convert_to_openai_messages"):
+            chat.memory.turn_context("what", history, **ADA)
+        chat.messages = messages.convert_to_openai_messages(history)
+        assert chat.turn(tea).text == named(tea)
+
+    def test_llama_indexes_messages_are_refused(self, store):
+        llms = pytest.importorskip("llama_index.core.llms")
+        with pytest.raises(TypeError, match=r"messages\[1\] .* not ChatMessage: convert"):
+            ContextPilotMemory(store()).turn_context("what", [SYSTEM, llms.ChatMessage("Hello")], **ADA)
+
+    def test_answers_of_the_openai_package_are_read(self, chat, tea, cake):
+        chat_types = pytest.importorskip("openai.types.chat")
+        call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        chat.messages += [
+            {"role": "user", "content": full(tea)},
+            chat_types.ChatCompletionMessage(role="assistant", tool_calls=[call]),
+            {"role": "tool", "tool_call_id": "1", "content": "Nothing."},
+            chat_types.ChatCompletionMessage(role="assistant", content=full(cake)),
+        ]
+        assert chat.turn(tea, cake).text == lines(named(tea), full(cake))
+
     async def test_sync_and_async_behave_alike(self, store, async_store, tea, cake, cats):
         sync, twin = Chat(store()), AsyncContextPilotMemory(async_store())
         for memories in ((tea, cake), (cats, tea), ({**tea, "memory": "Ada drinks water."}, cake)):
@@ -342,3 +386,56 @@ class TestPromises:
             twin.wrapped.found = {"results": [*memories]}
             turn = await twin.turn_context("What do you know?", iter(messages), **ADA)
             assert turn == sync.turn(*memories)
+
+    async def test_an_async_turn_is_written_outside_the_loop(self, async_store, tea):
+        threads = set()
+
+        def count(text):
+            threads.add(threading.get_ident())
+            return len(text)
+
+        pilot = ContextPilot(token_counter=count, on_error="raise")
+        messages = [{"role": "user", "content": full(tea)}, {"role": "assistant", "content": "This."}]
+        turn = await AsyncContextPilotMemory(async_store(tea), pilot=pilot).turn_context("?", messages, **ADA)
+        assert turn.text == named(tea)
+        assert threads
+        assert threading.get_ident() not in threads
+
+
+class TestLongChats:
+    @pytest.fixture
+    def compared(self, monkeypatch):
+        """The ids with which texts in view were compared, and these texts."""
+        pairs = []
+
+        def labels_of(id):
+            label_of = block.labels_of(id)
+
+            def label(text):
+                pairs.append((id, text))
+                return label_of(text)
+
+            return label
+
+        monkeypatch.setattr(view, "labels_of", labels_of)
+        return pairs
+
+    def test_a_text_in_view_is_compared_with_no_other_memory(self, chat, memory, compared):
+        for number in range(5):
+            chat.turn(*(memory(f"{number} {n}", f"Ada said {number} and {n}." + LONG) for n in range(4)))
+        assert compared == []
+        olds = [memory(name, f"Ada said {name[0]} and {name[2]}." + LONG) for name in ("0 0", "3 2")]
+        news = [{**old, "memory": "Ada said nothing." + LONG} for old in olds]
+        pairs = zip(news, olds, strict=True)
+        assert chat.turn(*news).text == lines(*(lines(full(new), replaces(new, old)) for new, old in pairs))
+        assert set(compared) == {(old["id"], old["memory"]) for old in olds}
+
+    def test_what_was_let_go_of_is_compared_with_each_and_nothing_changes(
+        self, chat, tea, cake, cats, town, compared, monkeypatch
+    ):
+        monkeypatch.setattr(found_ids, "_MAX_LABELS", 1)
+        black = {**tea, "memory": "Ada drinks black tea." + LONG}
+        chat.turn(tea, cake)
+        turn = chat.turn(cats, black, town)
+        assert turn.text == lines(full(cats), full(black), replaces(black, tea), full(town))
+        assert {cats["id"], black["id"]} <= {id for id, _ in compared}

@@ -21,6 +21,16 @@ def test_what_is_set_is_set_on_the_memory(store):
     assert plain.custom_instructions == "Remember food only."
 
 
+@pytest.mark.parametrize("name", ["pilot", "wrapped", "search", "turn_context"])
+def test_what_is_the_wrappers_own_cannot_be_set(store, name):
+    plain = store()
+    remembers = ContextPilotMemory(plain)
+    before = dict(vars(plain))
+    with pytest.raises(AttributeError, match=name):
+        setattr(remembers, name, None)
+    assert vars(plain) == before
+
+
 def test_what_mem0_does_not_have_is_missing(store):
     with pytest.raises(AttributeError, match="'Store' object has no attribute 'nothing'"):
         ContextPilotMemory(store()).nothing  # noqa: B018
@@ -45,13 +55,28 @@ def test_mem0s_errors_go_through(store):
             call("what")
 
 
-def test_each_kind_of_memory_has_its_wrapper(store, async_store):
+async def test_each_kind_of_memory_has_its_wrapper(store, async_store):
     with pytest.raises(TypeError, match="AsyncStore goes into AsyncContextPilotMemory"):
         ContextPilotMemory(async_store())
-    with pytest.raises(TypeError, match="Store goes into ContextPilotMemory"):
-        AsyncContextPilotMemory(store())
+    for call in (AsyncContextPilotMemory(store()).search, AsyncContextPilotMemory(store()).turn_context):
+        with pytest.raises(TypeError, match=r"Store goes into ContextPilotMemory: .* no awaitable"):
+            await call("what")
     with pytest.raises(TypeError, match="not dict"):
         ContextPilotMemory({})
+
+
+async def test_an_async_search_may_be_a_plain_function(async_store, memory):
+    class Decorated(async_store):
+        def search(self, *args, **kwargs):
+            return super().search(*args, **kwargs)
+
+    plain = Decorated(memory("tea", "Ada drinks tea."))
+    remembers = AsyncContextPilotMemory(plain, pilot=ContextPilot(on_error="raise"))
+    assert (await remembers.search("what"))["results"][0]["contextpilot"]["rank"] == 0
+    assert "Ada drinks tea." in (await remembers.turn_context("what")).text
+    for call in (ContextPilotMemory(plain).search, ContextPilotMemory(plain).turn_context):
+        with pytest.raises(TypeError, match=r"Decorated goes into AsyncContextPilotMemory: .* an awaitable"):
+            call("what")
 
 
 @pytest.mark.parametrize("template", ["{new}", "replaces {old}", "{new}\nreplaces {old}", None])
