@@ -17,7 +17,7 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import get_config_list
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 __all__ = ["BatchRetriever", "Found"]
 
@@ -46,6 +46,8 @@ class BatchRetriever(BaseRetriever):
         ValueError: If ``k`` is negative.
         TypeError: If a query is no string.
     """
+
+    model_config = ConfigDict(validate_assignment=True)
 
     k: int = Field(default=10, ge=0)
 

@@ -65,7 +65,8 @@ class ElasticsearchRetriever(BatchRetriever):
     Args:
         client: For `invoke` and `batch`: what `connect` returns, or any client of the official package.
         async_client: For `ainvoke` and `abatch`: what `connect_async` returns.
-        index: Which index to search.
+        index: Which index to search: its name, an alias, a pattern, or several with commas between them. All
+            that there are is ``"*"``, never an empty name.
         k: How many documents to find, at most; also an argument of `invoke`, which comes first.
         filter: What metadata must hold, such as ``{"lang": "en", "year": [2024, 2025]}`` (one of the values
             of a list; dots lead into nested metadata), or a list of clauses in the server's own language,
@@ -75,7 +76,8 @@ class ElasticsearchRetriever(BatchRetriever):
         metadata_field: The field that holds the metadata; None: all other fields do.
 
     Raises:
-        ValueError: If ``k`` is negative, there is no client, or the server refuses a request as wrong.
+        ValueError: If ``k`` is negative, a name in ``index`` is empty, there is no client, or the server refuses
+            a request as wrong.
         TypeError: If a filter compares with anything but strings, numbers and bools.
         ConnectionError, TimeoutError, PermissionError, LookupError: As the message says, with what to do.
     """
@@ -92,6 +94,14 @@ class ElasticsearchRetriever(BatchRetriever):
         if self.client is None and self.async_client is None:
             raise ValueError("pass client=connect(...), async_client=connect_async(...) or both")
         return self
+
+    @field_validator("index")
+    @classmethod
+    def _checked_index(cls, given: str) -> str:
+        # The server takes no name for all names: an unset variable would lay other indices open.
+        if not all(name.strip() for name in given.split(",")):
+            raise ValueError(f"index must name an index, got {given!r}: to search all there are, pass '*'")
+        return given
 
     @field_validator("filter")
     @classmethod

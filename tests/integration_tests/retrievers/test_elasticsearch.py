@@ -215,6 +215,24 @@ class TestAddingAndDeleting:
         assert capsys.readouterr() == ("", "")
 
 
+class TestIndices:
+    @pytest.mark.parametrize("name", ["", " ", ",", "handbook,", ",handbook", "handbook, ,minutes"])
+    def test_one_without_a_name_would_be_all_there_are(self, client, index, name):
+        with pytest.raises(ValueError, match=r"index must name an index, got .*: to search all"):
+            ElasticsearchRetriever(client=client, index=name)
+        retriever = ElasticsearchRetriever(client=client, index=index)
+        with pytest.raises(ValueError, match="index must name an index"):
+            retriever.index = name
+        assert retriever.index == index
+
+    async def test_several(self, client, async_client, index, fresh_index, either):
+        ElasticsearchRetriever(client=client, index=fresh_index).add_documents([Document("unheard", id="n")])
+        for names in (f"{index},{fresh_index}", "contextpilot-test-*"):
+            both = ElasticsearchRetriever(client=client, async_client=async_client, index=names)
+            assert "n" in ids(await either(both, "invoke", "unheard"))
+            assert await either(both, "invoke", "word1") != []
+
+
 class TestClients:
     async def test_one_of_a_kind(self, client, async_client, index):
         only_sync = ElasticsearchRetriever(client=client, index=index)

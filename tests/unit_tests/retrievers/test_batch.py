@@ -213,6 +213,8 @@ class TestFailures:
             toy.invoke("a", limit=1)
         with pytest.raises(ValueError, match="k"):
             Toy(k=-1)
+        with pytest.raises(ValueError, match="k"):
+            toy.k = -1
 
     async def test_cancelling_ends_the_runs(self):
         class Slow(Toy):
