@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, TypeAlias, TypeVar, cast
+from operator import index
+from typing import Any, SupportsIndex, TypeAlias, TypeVar, cast
 
 from langchain_core.callbacks import (
     AsyncCallbackManager,
@@ -44,7 +45,7 @@ class BatchRetriever(BaseRetriever):
 
     Raises:
         ValueError: If ``k`` is negative.
-        TypeError: If a query is no string.
+        TypeError: If a query is no string, or ``k`` no whole number.
     """
 
     model_config = ConfigDict(validate_assignment=True)
@@ -178,6 +179,9 @@ class BatchRetriever(BaseRetriever):
         """Return how many documents to find, given the call's own ``k``."""
         if k is None:
             return self.k
+        if not isinstance(k, SupportsIndex):
+            raise TypeError(f"k must be a whole number, not {type(k).__name__}")
+        k = index(k)
         if k < 0:
             raise ValueError(f"k must be at least 0, got {k}")
         return k

@@ -12,7 +12,7 @@ from langchain_core.documents import Document
 from numpy.typing import ArrayLike, NDArray
 
 from contextpilot_integrations.retrievers.read_write_lock import ReadWriteLock
-from contextpilot_integrations.retrievers.records import Record
+from contextpilot_integrations.retrievers.records import Record, checked_ids
 from contextpilot_integrations.retrievers.saved_index import read_saved, write_saved
 
 __all__ = ["DocumentIndex"]
@@ -79,9 +79,14 @@ class DocumentIndex:
             self._rows |= {record.id: row for row, record in enumerate(self._records[first:], first)}
 
     def remove(self, ids: Collection[str]) -> int:
-        """Remove documents; return how many were there. An id that is unknown is no error."""
+        """Remove documents; return how many were there. An id that is unknown is no error.
+
+        Raises:
+            TypeError: If ``ids`` is a single string, or holds anything but strings.
+        """
+        unwanted = checked_ids(ids)
         with self._lock.writing():
-            rows = sorted({self._rows[document_id] for document_id in ids if document_id in self._rows})
+            rows = sorted({self._rows[document_id] for document_id in unwanted if document_id in self._rows})
             self._drop(rows)
             return len(rows)
 

@@ -76,8 +76,8 @@ class ElasticsearchRetriever(BatchRetriever):
         metadata_field: The field that holds the metadata; None: all other fields do.
 
     Raises:
-        ValueError: If ``k`` is negative, a name in ``index`` is empty, there is no client, or the server refuses
-            a request as wrong.
+        ValueError: If ``k`` is negative, a name in ``index`` is empty, there is no client, or the server
+            refuses a request as wrong.
         TypeError: If a filter compares with anything but strings, numbers and bools.
         ConnectionError, TimeoutError, PermissionError, LookupError: As the message says, with what to do.
     """
@@ -185,7 +185,11 @@ class ElasticsearchRetriever(BatchRetriever):
         return [record.id for record in records]
 
     def delete(self, ids: Collection[str]) -> int:
-        """Delete documents; return how many there were. An id that is unknown is no error."""
+        """Delete documents; return how many there were. An id that is unknown is no error.
+
+        Raises:
+            TypeError: If ``ids`` is a single string, or holds anything but strings.
+        """
         client, outcome = self._sync_client, BulkOutcome(self._sync_client, self.index)
         with explained(client, self.index):
             for ok, item in streaming_bulk(client, deletions(ids, self.index), **BULK):

@@ -117,7 +117,11 @@ class FaissRetriever(BatchRetriever):
         return [record.id for record in records]
 
     def delete(self, ids: Collection[str]) -> int:
-        """Delete documents; return how many there were. An id that is unknown is no error."""
+        """Delete documents; return how many there were. An id that is unknown is no error.
+
+        Raises:
+            TypeError: If ``ids`` is a single string, or holds anything but strings.
+        """
         return self.index.remove(ids)
 
     async def adelete(self, ids: Collection[str]) -> int:
@@ -186,9 +190,11 @@ class FaissRetriever(BatchRetriever):
         return await gather_with_concurrency(max_concurrency, *map(self.embeddings.aembed_query, queries))
 
     def _are_alike(self, as_document: ArrayLike, as_query: ArrayLike) -> bool:
-        """Say whether a text has the same vector as a document and as a query, and remember it."""
+        """Say whether a text has the same direction as a document and as a query, and remember it."""
         left, right = np.asarray(as_document, np.float64), np.asarray(as_query, np.float64)
         lengths = np.linalg.norm(left) * np.linalg.norm(right)
+        if not lengths:
+            return False  # zeros have no direction: the next batch tells
         # Computed in a batch, a vector may differ in its last bits; a prefix moves it much further.
         alike = left.shape == right.shape and bool(left @ right >= 0.99999 * lengths)
         self._embeds_queries_like_documents = alike

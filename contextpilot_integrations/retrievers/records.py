@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.documents import Document
 
-__all__ = ["SCORE_KEY", "Record", "to_records"]
+__all__ = ["SCORE_KEY", "Record", "checked_ids", "to_records"]
 
 SCORE_KEY = "score"
 
@@ -54,6 +54,21 @@ def to_records(documents: Iterable[Document]) -> list[Record]:
                 "or none, which makes it a digest of text and metadata"
             )
     return list(records.values())
+
+
+def checked_ids(ids: Collection[str]) -> list[str]:
+    """Return the ids of documents.
+
+    Raises:
+        TypeError: If they are a single string, which is a collection too, or hold anything but strings.
+    """
+    if isinstance(ids, str):
+        raise TypeError("ids must be a collection of ids, not a string: pass [id]")
+    checked = [*ids]
+    for one in checked:
+        if not isinstance(one, str):
+            raise TypeError(f"ids must be strings, not {type(one).__name__}")
+    return checked
 
 
 def _to_record(number: int, document: Document) -> Record:

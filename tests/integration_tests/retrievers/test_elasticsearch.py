@@ -170,6 +170,14 @@ class TestAddingAndDeleting:
         assert await either(retriever, "invoke", "entirely") == []
         assert client.count(index=fresh_index)["count"] == 18
 
+    @pytest.mark.parametrize("given", ["12", [1, 2], b"12"])
+    async def test_deleting_what_are_no_ids(self, client, fresh_index, either, given):
+        retriever = ElasticsearchRetriever(client=client, index=fresh_index)
+        retriever.add_documents([Document("text", id="1"), Document("text", id="2")])
+        with pytest.raises(TypeError, match="ids must be"):
+            await either(retriever, "delete", given)
+        assert client.count(index=fresh_index)["count"] == 2
+
     async def test_the_mapping(self, client, async_client, fresh_index, either):
         retriever = ElasticsearchRetriever(client=client, async_client=async_client, index=fresh_index)
         await either(retriever, "create_index", analyzer="english")

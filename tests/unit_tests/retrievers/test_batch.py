@@ -207,6 +207,9 @@ class TestFailures:
     async def test_arguments_that_are_wrong(self, toy, batch):
         with pytest.raises(ValueError, match="k must be at least 0, got -1"):
             await batch(toy, ["a"], k=-1)
+        for k in ("3", 1.5):
+            with pytest.raises(TypeError, match=f"k must be a whole number, not {type(k).__name__}"):
+                await batch(toy, ["a"], k=k)
         with pytest.raises(TypeError, match="limit"):
             await batch(toy, ["a"], limit=1)
         with pytest.raises(TypeError, match="limit"):

@@ -228,6 +228,18 @@ class TestBatches:
         }
         assert len(retriever.embeddings.calls) == 40
 
+    @pytest.mark.parametrize("embeddings", [WordEmbeddings, PrefixedEmbeddings])
+    async def test_a_query_that_embeds_to_zeros_does_not_tell_how_others_are_embedded(
+        self, documents, queries, embeddings
+    ):
+        for first in (FaissRetriever.batch, FaissRetriever.abatch):
+            retriever = FaissRetriever(embeddings=embeddings(), k=5)
+            retriever.add_documents([*documents, Document("query: query: word", id="q")])
+            alone = [retriever.invoke(query) for query in ["", *queries]]
+            begun = first(retriever, ["", *queries])
+            assert (await begun if asyncio.iscoroutine(begun) else begun) == alone
+            assert retriever.batch(queries) == await retriever.abatch(queries) == alone[1:]
+
 
 class TestAddingAndDeleting:
     async def test_adding_twice_changes_nothing(self, retriever, documents, queries):
@@ -266,6 +278,17 @@ class TestAddingAndDeleting:
         retriever.delete(ids(documents))
         assert len(retriever.index) == 0
         assert retriever.invoke(WORDS[0]) == []
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [("d12", r"not a string: pass \[id\]"), (["d1", 2], "not int"), ([Document("d1")], "not Document")],
+    )
+    async def test_deleting_what_are_no_ids(self, retriever, documents, given, message):
+        with pytest.raises(TypeError, match=f"ids must be .*{message}"):
+            retriever.delete(given)
+        with pytest.raises(TypeError, match=message):
+            await retriever.adelete(given)
+        assert len(retriever.index) == len(documents)
 
     def test_many_are_embedded_in_portions(self):
         retriever = FaissRetriever(embeddings=WordEmbeddings())
