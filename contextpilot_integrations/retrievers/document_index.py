@@ -100,7 +100,7 @@ class DocumentIndex:
                 be changed.
 
         Returns:
-            For each query its documents, best first, as copies with ``metadata["score"]``.
+            For each query its documents, best first, as copies with ``metadata["_score"]``.
 
         Raises:
             ValueError: If the shape is another, the dimension is not that of the vectors that are there, or a

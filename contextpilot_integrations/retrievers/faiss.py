@@ -47,10 +47,10 @@ _TEXTS_AT_ONCE = 256
 class FaissRetriever(BatchRetriever):
     """Finds the documents whose embeddings are nearest to the query's, by cosine, exactly.
 
-    Documents come back as copies with their ids and metadata, and the cosine in ``metadata["score"]``; equal
-    ones keep the order in which they were added. A document without an id gets a digest of its text and
-    metadata as one, so adding it twice changes nothing. It may be searched by threads and by tasks while
-    documents are added.
+    Documents come back as copies with their ids and metadata, and the cosine in ``metadata["_score"]``, which
+    is not kept when they are added again; equal ones keep the order in which they were added. A document
+    without an id gets a digest of its text and metadata as one, so adding it twice changes nothing. It
+    may be searched by threads and by tasks while documents are added.
 
     A batch embeds all queries in one call of ``embed_documents``, where that gives what ``embed_query`` does:
     this is tried on one query, once per retriever. Embeddings that treat queries in another way (a prefix, a

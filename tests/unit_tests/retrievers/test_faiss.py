@@ -78,7 +78,7 @@ class TestWhatIsFound:
             order = np.lexsort((np.arange(len(documents)), -cosines.round(6)))[:5]
             found = retriever.invoke(query)
             assert ids(found) == [documents[place].id for place in order]
-            assert [d.metadata["score"] for d in found] == pytest.approx(cosines[order], abs=1e-6)
+            assert [d.metadata["_score"] for d in found] == pytest.approx(cosines[order], abs=1e-6)
 
     async def test_alone_in_a_batch_sync_and_async_alike(self, retriever, queries):
         alone = [retriever.invoke(query) for query in queries]
@@ -112,7 +112,7 @@ class TestWhatIsFound:
     def test_a_query_of_no_known_word_scores_zero(self, retriever):
         found = retriever.invoke("")
         assert ids(found) == ["d0", "d1", "d2", "d3", "d4"]
-        assert {document.metadata["score"] for document in found} == {0.0}
+        assert {document.metadata["_score"] for document in found} == {0.0}
 
     def test_k(self, retriever, documents):
         assert retriever.invoke(WORDS[0], k=0) == []
@@ -131,7 +131,7 @@ class TestWhatIsFound:
         first = retriever.invoke(WORDS[0])
         first[0].metadata["source"]["page"] = "changed"
         first[0].metadata["new"] = 1
-        assert retriever.invoke(WORDS[0])[0].metadata.keys() == {"n", "even", "source", "score"}
+        assert retriever.invoke(WORDS[0])[0].metadata.keys() == {"n", "even", "source", "_score"}
         assert retriever.invoke(WORDS[0])[0].metadata["source"]["page"] != "changed"
 
 
@@ -256,6 +256,15 @@ class TestAddingAndDeleting:
         retriever.delete(first)
         assert everything() == before
 
+    async def test_what_was_found_is_the_same_document_when_it_is_added_again(self):
+        retriever = FaissRetriever(embeddings=WordEmbeddings())
+        retriever.add_documents([Document("an exam", metadata={"score": 97})])
+        before = retriever.invoke("exam")
+        assert before[0].metadata == {"score": 97, "_score": pytest.approx(0.707107)}
+        retriever.add_documents(before)
+        await retriever.aadd_documents([before[0].model_copy(update={"id": None})])
+        assert retriever.invoke("exam") == before
+
     def test_a_new_text_takes_the_place_of_the_old(self, retriever, documents):
         retriever.add_documents([Document("entirely new", id="d7", metadata={"v": 2})])
         assert len(retriever.index) == len(documents)
@@ -341,7 +350,7 @@ class TestConcurrency:
             while not done.is_set():
                 queries = [" ".join(random_.sample(WORDS, 3)) for _ in range(3)]
                 for query, found in zip(queries, retriever.batch(queries), strict=True):
-                    scores = [document.metadata["score"] for document in found]
+                    scores = [document.metadata["_score"] for document in found]
                     wanted = np.array(WordEmbeddings().vector(query))
                     for document, score in zip(found, scores, strict=True):
                         vector = np.array(WordEmbeddings().vector(texts[document.id]))
