@@ -51,12 +51,12 @@ _WHOLE: dict[str, Any] = {"allow_partial_search_results": False}
 class ElasticsearchRetriever(BatchRetriever):
     """Finds documents by the words that they share with the query, scored by BM25.
 
-    Documents come back with their ids and metadata, and the score in ``metadata["score"]``. Those of equal
-    score stand in the order of their ids where `create_index` or `add_documents` made the index, else in the
-    server's order. A batch is one multi-search (one for every 1,000 queries), of which the server runs as
-    many at a time as it likes, or as ``max_concurrency`` says. A query that the server could answer only in
-    part fails. What fails in a way that can pass is a ``ConnectionError`` or a ``TimeoutError``, for
-    `with_retry`.
+    Documents come back with their ids and metadata, and the score in ``metadata["_score"]``, which is not
+    kept when they are added again. Those of equal score stand in the order of their ids where
+    `create_index` or `add_documents` made the index, else in the server's order. A batch is one
+    multi-search (one for every 1,000 queries), of which the server runs as many at a time as it likes, or
+    as ``max_concurrency`` says. A query that the server could answer only in part fails. What fails in a
+    way that can pass is a ``ConnectionError`` or a ``TimeoutError``, for `with_retry`.
 
     With a client of one kind alone, the other side is missing (`invoke`) or runs in a thread (`ainvoke`).
 
@@ -72,8 +72,9 @@ class ElasticsearchRetriever(BatchRetriever):
             of a list; dots lead into nested metadata), or a list of clauses in the server's own language,
             such as ``[{"range": {"metadata.year": {"gte": 2024}}}]``. As an argument of `invoke` it narrows
             further.
-        text_field: The field that is searched and becomes the document's text.
-        metadata_field: The field that holds the metadata; None: all other fields do.
+        text_field: The field that is searched and becomes the document's text, its full path where it stands
+            in an object (``"body.content"``). Several texts in it become one, a line for each.
+        metadata_field: The field that holds the metadata, an object, or its path; None: all other fields do.
 
     Raises:
         ValueError: If ``k`` is negative, a name in ``index`` is empty, there is no client, or the server
