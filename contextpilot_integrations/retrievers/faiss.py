@@ -35,7 +35,7 @@ from pydantic import Field, PrivateAttr, field_validator
 from tqdm import tqdm
 
 from contextpilot_integrations.retrievers.batch import BatchRetriever, Found
-from contextpilot_integrations.retrievers.document_index import DocumentIndex
+from contextpilot_integrations.retrievers.document_index import DocumentIndex, checked_vectors
 from contextpilot_integrations.retrievers.filters import Filter, allowed_values, matches
 from contextpilot_integrations.retrievers.records import Record, to_records
 
@@ -66,7 +66,8 @@ class FaissRetriever(BatchRetriever):
         filter: What metadata must hold, such as ``{"lang": "en", "year": [2024, 2025]}`` (one of the values
             of a list; dots lead into nested metadata), or a function that takes the metadata and says whether
             to search the document. As an argument of `invoke` it narrows further. It is asked for all
-            documents, once for a whole batch.
+            documents, once for a whole batch, while the index cannot be changed: a function that searches or
+            changes the same index raises RuntimeError.
 
     Raises:
         ValueError: If ``k`` is negative, or the embeddings are not those that the index was made with.
@@ -101,19 +102,24 @@ class FaissRetriever(BatchRetriever):
             ValueError: If two different documents have one id, or the embeddings do not fit the index.
         """
         records = to_records(documents)
-        vectors: list[list[float]] = []
-        for texts in _with_progress(records):
-            vectors += self.embeddings.embed_documents(texts)
-        self.index.add(records, vectors)
+        # Each portion becomes an array at once: as lists of floats, vectors take eight times the memory.
+        portions = [
+            checked_vectors(self.embeddings.embed_documents(texts), len(texts))
+            for texts in _with_progress(records)
+        ]
+        if portions:
+            self.index.add(records, np.concatenate(portions))
         return [record.id for record in records]
 
     async def aadd_documents(self, documents: Iterable[Document]) -> list[str]:
         """Embed and add documents as `add_documents` does."""
         records = to_records(documents)
-        vectors: list[list[float]] = []
-        for texts in _with_progress(records):
-            vectors += await self.embeddings.aembed_documents(texts)
-        await run_in_executor(None, self.index.add, records, vectors)
+        portions = [
+            checked_vectors(await self.embeddings.aembed_documents(texts), len(texts))
+            for texts in _with_progress(records)
+        ]
+        if portions:
+            await run_in_executor(None, self.index.add, records, np.concatenate(portions))
         return [record.id for record in records]
 
     def delete(self, ids: Collection[str]) -> int:

@@ -2,6 +2,7 @@ import asyncio
 import pickle
 import random
 import threading
+import tracemalloc
 from collections import Counter
 
 import pytest
@@ -12,6 +13,7 @@ pytest.importorskip("langchain_core")
 import numpy as np
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
 from langchain_core.load import dumpd
 from word_embeddings import PrefixedEmbeddings, WordEmbeddings
 
@@ -166,6 +168,16 @@ class TestFilters:
         retriever.batch(queries, filter=condition)
         assert asked == Counter(range(len(documents)))
 
+    async def test_a_function_that_uses_the_index_itself(self, retriever):
+        for use in (lambda: retriever.invoke("word2"), lambda: retriever.delete(["d1"])):
+            with pytest.raises(RuntimeError, match="a filter must not search or change its own"):
+                retriever.invoke("word1", filter=lambda metadata, use=use: bool(use()))
+            with pytest.raises(RuntimeError, match="a filter must not search or change its own"):
+                await retriever.ainvoke("word1", filter=lambda metadata, use=use: bool(use()))
+        other = FaissRetriever(embeddings=WordEmbeddings())
+        other.add_documents([Document("word2", id="o")])
+        assert len(retriever.invoke("word1", filter=lambda metadata: bool(other.invoke("word2")))) == 5
+
     def test_what_cannot_be_compared(self, retriever):
         with pytest.raises(TypeError, match=r"filter\['n'\]"):
             retriever.invoke("word1", filter={"n": None})
@@ -303,6 +315,39 @@ class TestAddingAndDeleting:
         retriever = FaissRetriever(embeddings=WordEmbeddings())
         assert len(retriever.add_documents(Document(f"text {n}") for n in range(600))) == 600
         assert retriever.embeddings.calls == [("embed_documents", n) for n in (256, 256, 88)]
+
+    @pytest.mark.parametrize("asynchronous", [False, True])
+    async def test_adding_takes_the_memory_of_a_few_copies_of_the_vectors(self, asynchronous):
+        class Floats(Embeddings):
+            """Gives lists of floats, each float an object of its own."""
+
+            def embed_documents(self, texts):
+                return np.random.default_rng(len(texts)).random((len(texts), 512)).tolist()
+
+            def embed_query(self, text):
+                return self.embed_documents([text])[0]
+
+        given = [Document(f"text {n}", id=str(n)) for n in range(6000)]
+        retriever = FaissRetriever(embeddings=Floats())
+        tracemalloc.start()
+        try:
+            added = retriever.aadd_documents(given) if asynchronous else retriever.add_documents(given)
+            assert len(await added if asynchronous else added) == len(given)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 4 * len(given) * 512 * 4
+
+    @pytest.mark.parametrize("given", [[[1.0, 2.0]] * 255, [[1.0, 2.0]] * 257])
+    def test_a_portion_with_another_number_of_vectors(self, given):
+        class Other(WordEmbeddings):
+            def embed_documents(self, texts):
+                return given
+
+        retriever = FaissRetriever(embeddings=Other())
+        with pytest.raises(ValueError, match=f"shape \\({len(given)}, 2\\), not 256 vectors"):
+            retriever.add_documents(Document(f"text {n}") for n in range(512))
+        assert len(retriever.index) == 0
 
     def test_no_bar_where_there_is_no_terminal(self, retriever, documents, capsys):
         retriever.add_documents(documents)
