@@ -69,7 +69,7 @@ class Fields:
         shared = {
             "size": k,
             "sort": [{"_score": "desc"}, {ID_FIELD: {"order": "asc", "unmapped_type": "keyword"}}],
-            "_source": True if self.metadata is None else [self.text, self.metadata],
+            "_source": True if self.metadata is None else [self.text, self.metadata, f"{self.metadata}.*"],
             "track_total_hits": False,
         }
         matches = ({"match": {self.text: {"query": query}}} for query in queries)
@@ -99,7 +99,9 @@ class Fields:
                     f"{place} has something else than one object in its field {self.metadata!r}: set "
                     "metadata_field to the one that holds an object, or to None, which takes all other fields"
                 )
-            metadata = objects[0] if objects else {}
+            inside = f"{self.metadata}."
+            metadata = {key[len(inside) :]: value for key, value in source.items() if key.startswith(inside)}
+            metadata |= objects[0] if objects else {}
         return Document(
             id=hit["_id"], page_content="\n".join(texts), metadata={**metadata, SCORE_KEY: hit["_score"]}
         )

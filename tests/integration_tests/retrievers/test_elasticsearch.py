@@ -267,6 +267,14 @@ class TestAddingAndDeleting:
             assert found.metadata.pop("_score") > 0
             assert (found.page_content, found.metadata) == ("the text", metadata)
 
+    async def test_metadata_whose_keys_hold_the_path(self, client, fresh_index, either):
+        source = {"text": "the text", "metadata.lang": "en", "metadata": {"n": 3}}
+        client.index(index=fresh_index, id="1", document=source, refresh=True)
+        retriever = ElasticsearchRetriever(client=client, index=fresh_index)
+        (found,) = await either(retriever, "invoke", "text", filter={"lang": "en"})
+        assert found.metadata.pop("_score") > 0
+        assert found.metadata == {"lang": "en", "n": 3}
+
     async def test_documents_are_added_to_fields_in_objects(self, client, fresh_index, either):
         fields = {"text_field": "page.body", "metadata_field": "page.about"}
         retriever = ElasticsearchRetriever(client=client, index=fresh_index, **fields)
