@@ -67,7 +67,7 @@ def main() -> None:
             result = chain.invoke({"question": question})
             usage = read_usage(result["answer"])
             sent = " ".join(
-                f"{document.id} ({document.metadata['score']:.1f})" for document in result["documents"]
+                f"{document.id} ({document.metadata['_score']:.1f})" for document in result["documents"]
             )
             print(f"\n{question}\n  {result['answer'].text.strip()}")
             print(f"  sent: {sent}; {usage.cached_tokens} of {usage.prompt_tokens} tokens were cached")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, TypeAlias, TypeVar, cast
+from operator import index
+from typing import Any, SupportsIndex, TypeAlias, TypeVar, cast
 
 from langchain_core.callbacks import (
     AsyncCallbackManager,
@@ -17,7 +18,7 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import get_config_list
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 __all__ = ["BatchRetriever", "Found"]
 
@@ -44,8 +45,10 @@ class BatchRetriever(BaseRetriever):
 
     Raises:
         ValueError: If ``k`` is negative.
-        TypeError: If a query is no string.
+        TypeError: If a query is no string, or ``k`` no whole number.
     """
+
+    model_config = ConfigDict(validate_assignment=True)
 
     k: int = Field(default=10, ge=0)
 
@@ -176,6 +179,9 @@ class BatchRetriever(BaseRetriever):
         """Return how many documents to find, given the call's own ``k``."""
         if k is None:
             return self.k
+        if not isinstance(k, SupportsIndex):
+            raise TypeError(f"k must be a whole number, not {type(k).__name__}")
+        k = index(k)
         if k < 0:
             raise ValueError(f"k must be at least 0, got {k}")
         return k

@@ -12,10 +12,10 @@ from langchain_core.documents import Document
 from numpy.typing import ArrayLike, NDArray
 
 from contextpilot_integrations.retrievers.read_write_lock import ReadWriteLock
-from contextpilot_integrations.retrievers.records import Record
+from contextpilot_integrations.retrievers.records import Record, checked_ids
 from contextpilot_integrations.retrievers.saved_index import read_saved, write_saved
 
-__all__ = ["DocumentIndex"]
+__all__ = ["DocumentIndex", "checked_vectors"]
 
 Vectors: TypeAlias = NDArray[np.float32]
 Condition: TypeAlias = Callable[[Mapping[str, Any]], bool]
@@ -67,7 +67,7 @@ class DocumentIndex:
         """
         if not records:
             return
-        added = _unit_vectors(vectors, len(records))
+        added = _of_length_1(checked_vectors(vectors, len(records)))
         with self._lock.writing():
             self._check_dimension(added.shape[1])
             if self._vectors is None:
@@ -79,9 +79,14 @@ class DocumentIndex:
             self._rows |= {record.id: row for row, record in enumerate(self._records[first:], first)}
 
     def remove(self, ids: Collection[str]) -> int:
-        """Remove documents; return how many were there. An id that is unknown is no error."""
+        """Remove documents; return how many were there. An id that is unknown is no error.
+
+        Raises:
+            TypeError: If ``ids`` is a single string, or holds anything but strings.
+        """
+        unwanted = checked_ids(ids)
         with self._lock.writing():
-            rows = sorted({self._rows[document_id] for document_id in ids if document_id in self._rows})
+            rows = sorted({self._rows[document_id] for document_id in unwanted if document_id in self._rows})
             self._drop(rows)
             return len(rows)
 
@@ -92,16 +97,17 @@ class DocumentIndex:
             queries: Numbers of shape (queries, dimension).
             k: How many to find for each, at most.
             condition: What metadata must fulfil; it is asked once for each document, while the index cannot
-                be changed.
+                be changed. It must not use the index itself.
 
         Returns:
-            For each query its documents, best first, as copies with ``metadata["score"]``.
+            For each query its documents, best first, as copies with ``metadata["_score"]``.
 
         Raises:
             ValueError: If the shape is another, the dimension is not that of the vectors that are there, or a
                 number is not finite.
+            RuntimeError: If the condition searches or changes the index.
         """
-        wanted = _unit_vectors(queries)
+        wanted = _of_length_1(checked_vectors(queries))
         with self._lock.reading():
             self._check_dimension(wanted.shape[1])
             rows = None if condition is None else self._rows_that_fulfil(condition)
@@ -196,13 +202,27 @@ class _Search:
         return [(int(rows[place]), float(scores[place])) for place in np.lexsort((rows, -scores))]
 
 
-def _unit_vectors(numbers: ArrayLike, count: int | None = None) -> Vectors:
-    """Return numbers as vectors of length 1, or 0 where they are all zeros."""
-    vectors = np.array(numbers, dtype=np.float32, order="C")
+def checked_vectors(numbers: ArrayLike, count: int | None = None) -> Vectors:
+    """Return numbers as vectors, at 4 bytes each.
+
+    Args:
+        numbers: What embeddings gave, of shape (vectors, dimension).
+        count: How many vectors there have to be, where that is known.
+
+    Raises:
+        ValueError: If the shape is another, or a number is not finite.
+    """
+    vectors = np.asarray(numbers, dtype=np.float32, order="C")
     if vectors.ndim != 2 or not vectors.shape[1] or count not in (None, len(vectors)):
         expected = "vectors" if count is None else f"{count} vectors"
         raise ValueError(f"the embeddings gave numbers of shape {vectors.shape}, not {expected}")
     if not np.isfinite(vectors).all():
         raise ValueError("the embeddings gave a number that is not finite")
-    faiss.normalize_L2(vectors)
     return vectors
+
+
+def _of_length_1(vectors: Vectors) -> Vectors:
+    """Return copies of vectors, of length 1, or 0 where they are all zeros."""
+    copies = vectors.copy()
+    faiss.normalize_L2(copies)
+    return copies

@@ -51,12 +51,12 @@ _WHOLE: dict[str, Any] = {"allow_partial_search_results": False}
 class ElasticsearchRetriever(BatchRetriever):
     """Finds documents by the words that they share with the query, scored by BM25.
 
-    Documents come back with their ids and metadata, and the score in ``metadata["score"]``. Those of equal
-    score stand in the order of their ids where `create_index` or `add_documents` made the index, else in the
-    server's order. A batch is one multi-search (one for every 1,000 queries), of which the server runs as
-    many at a time as it likes, or as ``max_concurrency`` says. A query that the server could answer only in
-    part fails. What fails in a way that can pass is a ``ConnectionError`` or a ``TimeoutError``, for
-    `with_retry`.
+    Documents come back with their ids and metadata, and the score in ``metadata["_score"]``, which is not
+    kept when they are added again. Those of equal score stand in the order of their ids where
+    `create_index` or `add_documents` made the index, else in the server's order. A batch is one
+    multi-search (one for every 1,000 queries), of which the server runs as many at a time as it likes, or
+    as ``max_concurrency`` says. A query that the server could answer only in part fails. What fails in a
+    way that can pass is a ``ConnectionError`` or a ``TimeoutError``, for `with_retry`.
 
     With a client of one kind alone, the other side is missing (`invoke`) or runs in a thread (`ainvoke`).
 
@@ -65,17 +65,20 @@ class ElasticsearchRetriever(BatchRetriever):
     Args:
         client: For `invoke` and `batch`: what `connect` returns, or any client of the official package.
         async_client: For `ainvoke` and `abatch`: what `connect_async` returns.
-        index: Which index to search.
+        index: Which index to search: its name, an alias, a pattern, or several with commas between them. All
+            that there are is ``"*"``, never an empty name.
         k: How many documents to find, at most; also an argument of `invoke`, which comes first.
         filter: What metadata must hold, such as ``{"lang": "en", "year": [2024, 2025]}`` (one of the values
             of a list; dots lead into nested metadata), or a list of clauses in the server's own language,
             such as ``[{"range": {"metadata.year": {"gte": 2024}}}]``. As an argument of `invoke` it narrows
             further.
-        text_field: The field that is searched and becomes the document's text.
-        metadata_field: The field that holds the metadata; None: all other fields do.
+        text_field: The field that is searched and becomes the document's text, its full path where it stands
+            in an object (``"body.content"``). Several texts in it become one, a line for each.
+        metadata_field: The field that holds the metadata, an object, or its path; None: all other fields do.
 
     Raises:
-        ValueError: If ``k`` is negative, there is no client, or the server refuses a request as wrong.
+        ValueError: If ``k`` is negative, a name in ``index`` is empty, there is no client, or the server
+            refuses a request as wrong.
         TypeError: If a filter compares with anything but strings, numbers and bools.
         ConnectionError, TimeoutError, PermissionError, LookupError: As the message says, with what to do.
     """
@@ -92,6 +95,14 @@ class ElasticsearchRetriever(BatchRetriever):
         if self.client is None and self.async_client is None:
             raise ValueError("pass client=connect(...), async_client=connect_async(...) or both")
         return self
+
+    @field_validator("index")
+    @classmethod
+    def _checked_index(cls, given: str) -> str:
+        # The server takes no name for all names: an unset variable would lay other indices open.
+        if not all(name.strip() for name in given.split(",")):
+            raise ValueError(f"index must name an index, got {given!r}: to search all there are, pass '*'")
+        return given
 
     @field_validator("filter")
     @classmethod
@@ -175,7 +186,11 @@ class ElasticsearchRetriever(BatchRetriever):
         return [record.id for record in records]
 
     def delete(self, ids: Collection[str]) -> int:
-        """Delete documents; return how many there were. An id that is unknown is no error."""
+        """Delete documents; return how many there were. An id that is unknown is no error.
+
+        Raises:
+            TypeError: If ``ids`` is a single string, or holds anything but strings.
+        """
         client, outcome = self._sync_client, BulkOutcome(self._sync_client, self.index)
         with explained(client, self.index):
             for ok, item in streaming_bulk(client, deletions(ids, self.index), **BULK):

@@ -7,7 +7,7 @@ from typing import Any
 
 from contextpilot_integrations.retrievers.elasticsearch_client import Target, failure
 from contextpilot_integrations.retrievers.elasticsearch_fields import Fields
-from contextpilot_integrations.retrievers.records import Record
+from contextpilot_integrations.retrievers.records import Record, checked_ids
 
 __all__ = ["BULK", "BulkOutcome", "additions", "deletions"]
 
@@ -29,7 +29,7 @@ def additions(records: Sequence[Record], index: str, fields: Fields) -> Iterator
 
 def deletions(ids: Collection[str], index: str) -> Iterator[dict[str, Any]]:
     """Yield what deletes documents."""
-    for document_id in ids:
+    for document_id in checked_ids(ids):
         yield {"_op_type": "delete", "_index": index, "_id": document_id}
 
 

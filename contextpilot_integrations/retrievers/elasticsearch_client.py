@@ -52,7 +52,7 @@ def connect(
 
     Raises:
         ValueError: If the URL has no scheme, host or port, or holds credentials; if both an API key and a
-            password are given; if the time-out is not positive.
+            password are given; if the time-out is not positive, or the number of retries negative.
     """
     settings = _settings(url, api_key, basic_auth, ca_certs, timeout, max_retries)
     return Elasticsearch(url, **{**settings, **options})
@@ -89,6 +89,8 @@ def _settings(
         raise ValueError("api_key and basic_auth exclude each other: pass one of them")
     if timeout <= 0:
         raise ValueError(f"timeout must be positive, got {timeout}")
+    if max_retries < 0:
+        raise ValueError(f"max_retries must be at least 0, got {max_retries}")
     settings: dict[str, Any] = {
         "request_timeout": timeout,
         "max_retries": max_retries,

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from langchain_core.documents import Document
 
 from contextpilot_integrations.retrievers.filters import Filter, allowed_values
+from contextpilot_integrations.retrievers.json_paths import values_at, without
 from contextpilot_integrations.retrievers.records import SCORE_KEY, Record
 
 __all__ = ["ID_FIELD", "Clauses", "Fields"]
@@ -21,7 +22,7 @@ ID_FIELD = "contextpilot_id"
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields of an index.
+    """The fields of an index, each with its full path where it stands in an object (``"body.content"``).
 
     Attributes:
         text: The one that is searched and is a document's text.
@@ -68,7 +69,7 @@ class Fields:
         shared = {
             "size": k,
             "sort": [{"_score": "desc"}, {ID_FIELD: {"order": "asc", "unmapped_type": "keyword"}}],
-            "_source": True if self.metadata is None else [self.text, self.metadata],
+            "_source": True if self.metadata is None else [self.text, self.metadata, f"{self.metadata}.*"],
             "track_total_hits": False,
         }
         matches = ({"match": {self.text: {"query": query}}} for query in queries)
@@ -77,21 +78,33 @@ class Fields:
     def document(self, hit: Mapping[str, Any]) -> Document:
         """Return the document of a hit, its score in the metadata.
 
+        Several texts in the field, all of which are searched, become one, a line for each.
+
         Raises:
-            ValueError: If there is no text.
+            ValueError: If there is no text, or the metadata are no object.
         """
-        source: dict[str, Any] = hit["_source"]
-        text = source.get(self.text)
-        if not isinstance(text, str):
+        source: dict[str, Any] = hit.get("_source", {})
+        place = f"document {hit['_id']!r} of index {hit['_index']!r}"
+        texts = [*values_at(source, self.text)]
+        if not texts or not all(isinstance(text, str) for text in texts):
             raise ValueError(
-                f"document {hit['_id']!r} of index {hit['_index']!r} has no text in its field {self.text!r}: "
-                "set text_field to the one that holds it"
+                f"{place} has no text in its field {self.text!r}: set text_field to the one that holds it"
             )
         if self.metadata is None:
-            metadata = {name: value for name, value in source.items() if name not in (self.text, ID_FIELD)}
+            metadata = without(without(source, self.text), ID_FIELD)
         else:
-            metadata = source.get(self.metadata) or {}
-        return Document(id=hit["_id"], page_content=text, metadata={**metadata, SCORE_KEY: hit["_score"]})
+            objects = [one for one in values_at(source, self.metadata) if one is not None]
+            if len(objects) > 1 or not all(isinstance(one, Mapping) for one in objects):
+                raise ValueError(
+                    f"{place} has something else than one object in its field {self.metadata!r}: set "
+                    "metadata_field to the one that holds an object, or to None, which takes all other fields"
+                )
+            inside = f"{self.metadata}."
+            metadata = {key[len(inside) :]: value for key, value in source.items() if key.startswith(inside)}
+            metadata |= objects[0] if objects else {}
+        return Document(
+            id=hit["_id"], page_content="\n".join(texts), metadata={**metadata, SCORE_KEY: hit["_score"]}
+        )
 
     def _clauses(self, given: Clauses | None) -> list[Mapping[str, Any]]:
         if given is None:

@@ -35,7 +35,7 @@ from pydantic import Field, PrivateAttr, field_validator
 from tqdm import tqdm
 
 from contextpilot_integrations.retrievers.batch import BatchRetriever, Found
-from contextpilot_integrations.retrievers.document_index import DocumentIndex
+from contextpilot_integrations.retrievers.document_index import DocumentIndex, checked_vectors
 from contextpilot_integrations.retrievers.filters import Filter, allowed_values, matches
 from contextpilot_integrations.retrievers.records import Record, to_records
 
@@ -47,10 +47,10 @@ _TEXTS_AT_ONCE = 256
 class FaissRetriever(BatchRetriever):
     """Finds the documents whose embeddings are nearest to the query's, by cosine, exactly.
 
-    Documents come back as copies with their ids and metadata, and the cosine in ``metadata["score"]``; equal
-    ones keep the order in which they were added. A document without an id gets a digest of its text and
-    metadata as one, so adding it twice changes nothing. It may be searched by threads and by tasks while
-    documents are added.
+    Documents come back as copies with their ids and metadata, and the cosine in ``metadata["_score"]``, which
+    is not kept when they are added again; equal ones keep the order in which they were added. A document
+    without an id gets a digest of its text and metadata as one, so adding it twice changes nothing. It
+    may be searched by threads and by tasks while documents are added.
 
     A batch embeds all queries in one call of ``embed_documents``, where that gives what ``embed_query`` does:
     this is tried on one query, once per retriever. Embeddings that treat queries in another way (a prefix, a
@@ -66,7 +66,8 @@ class FaissRetriever(BatchRetriever):
         filter: What metadata must hold, such as ``{"lang": "en", "year": [2024, 2025]}`` (one of the values
             of a list; dots lead into nested metadata), or a function that takes the metadata and says whether
             to search the document. As an argument of `invoke` it narrows further. It is asked for all
-            documents, once for a whole batch.
+            documents, once for a whole batch, while the index cannot be changed: a function that searches or
+            changes the same index raises RuntimeError.
 
     Raises:
         ValueError: If ``k`` is negative, or the embeddings are not those that the index was made with.
@@ -101,23 +102,32 @@ class FaissRetriever(BatchRetriever):
             ValueError: If two different documents have one id, or the embeddings do not fit the index.
         """
         records = to_records(documents)
-        vectors: list[list[float]] = []
-        for texts in _with_progress(records):
-            vectors += self.embeddings.embed_documents(texts)
-        self.index.add(records, vectors)
+        # Each portion becomes an array at once: as lists of floats, vectors take eight times the memory.
+        portions = [
+            checked_vectors(self.embeddings.embed_documents(texts), len(texts))
+            for texts in _with_progress(records)
+        ]
+        if portions:
+            self.index.add(records, np.concatenate(portions))
         return [record.id for record in records]
 
     async def aadd_documents(self, documents: Iterable[Document]) -> list[str]:
         """Embed and add documents as `add_documents` does."""
         records = to_records(documents)
-        vectors: list[list[float]] = []
-        for texts in _with_progress(records):
-            vectors += await self.embeddings.aembed_documents(texts)
-        await run_in_executor(None, self.index.add, records, vectors)
+        portions = [
+            checked_vectors(await self.embeddings.aembed_documents(texts), len(texts))
+            for texts in _with_progress(records)
+        ]
+        if portions:
+            await run_in_executor(None, self.index.add, records, np.concatenate(portions))
         return [record.id for record in records]
 
     def delete(self, ids: Collection[str]) -> int:
-        """Delete documents; return how many there were. An id that is unknown is no error."""
+        """Delete documents; return how many there were. An id that is unknown is no error.
+
+        Raises:
+            TypeError: If ``ids`` is a single string, or holds anything but strings.
+        """
         return self.index.remove(ids)
 
     async def adelete(self, ids: Collection[str]) -> int:
@@ -186,9 +196,11 @@ class FaissRetriever(BatchRetriever):
         return await gather_with_concurrency(max_concurrency, *map(self.embeddings.aembed_query, queries))
 
     def _are_alike(self, as_document: ArrayLike, as_query: ArrayLike) -> bool:
-        """Say whether a text has the same vector as a document and as a query, and remember it."""
+        """Say whether a text has the same direction as a document and as a query, and remember it."""
         left, right = np.asarray(as_document, np.float64), np.asarray(as_query, np.float64)
         lengths = np.linalg.norm(left) * np.linalg.norm(right)
+        if not lengths:
+            return False  # zeros have no direction: the next batch tells
         # Computed in a batch, a vector may differ in its last bits; a prefix moves it much further.
         alike = left.shape == right.shape and bool(left @ right >= 0.99999 * lengths)
         self._embeds_queries_like_documents = alike

@@ -1,9 +1,17 @@
-"""Conditions on metadata that mean the same in every store."""
+"""Conditions on metadata, which mean the same in every store as far as types go along.
+
+Numbers, strings and bools are compared each with its kind. Where a filter and the metadata hold different
+kinds (2024 and "2024", True and "true"), FAISS finds nothing, and Elasticsearch goes by the field's mapping:
+it may take one for the other, or refuse the request.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, TypeAlias
+
+from contextpilot_integrations.retrievers.json_paths import values_at
 
 __all__ = ["Filter", "allowed_values", "matches"]
 
@@ -11,7 +19,8 @@ Scalar: TypeAlias = str | int | float | bool
 Filter: TypeAlias = Mapping[str, Any]
 """What metadata must hold, key by key: a value, or one of a list of values.
 
-A key with dots leads into nested metadata. Where the metadata hold a list, one of its values is enough.
+A key with dots leads into nested metadata (`json_paths`). Where the metadata hold a list, of values, objects
+or lists, one that fits is enough.
 """
 
 
@@ -19,8 +28,12 @@ def allowed_values(condition: Filter) -> dict[str, list[Scalar]]:
     """Return for each key the values that are allowed.
 
     Raises:
-        TypeError: If one is anything but a string, a number or a bool.
+        TypeError: If a key is no string, or a value anything but a string, a number or a bool.
+        ValueError: If a number is not finite: it equals nothing, and JSON has none.
     """
+    for key in condition:
+        if not isinstance(key, str):
+            raise TypeError(f"the keys of a filter must be strings, not {type(key).__name__}")
     allowed = {
         key: list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
         for key, value in condition.items()
@@ -32,27 +45,17 @@ def allowed_values(condition: Filter) -> dict[str, list[Scalar]]:
                     f"filter[{key!r}] must be a string, a number, a bool or a list of them, "
                     f"not {type(value).__name__}"
                 )
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"filter[{key!r}] must be finite, got {value}")
     return allowed
 
 
 def matches(allowed: Mapping[str, list[Scalar]], metadata: Mapping[str, Any]) -> bool:
     """Say whether metadata hold an allowed value under each key."""
     return all(
-        any(_same(value, one) for value in _values(metadata, key) for one in values)
+        any(_same(value, one) for value in values_at(metadata, key) for one in values)
         for key, values in allowed.items()
     )
-
-
-def _values(metadata: Mapping[str, Any], key: str) -> list[Any]:
-    found: Any = metadata
-    if key in metadata:
-        found = metadata[key]
-    else:
-        for part in key.split("."):
-            if not isinstance(found, Mapping) or part not in found:
-                return []
-            found = found[part]
-    return found if isinstance(found, list) else [found]
 
 
 def _same(left: Any, right: Any) -> bool:

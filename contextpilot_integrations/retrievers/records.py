@@ -5,15 +5,20 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.documents import Document
 
-__all__ = ["SCORE_KEY", "Record", "to_records"]
+from contextpilot_integrations.plan_metadata import PLAN_KEY
 
-SCORE_KEY = "score"
+__all__ = ["SCORE_KEY", "Record", "checked_ids", "to_records"]
+
+SCORE_KEY = "_score"
+"""Where a search puts the score into the metadata, as Elasticsearch names it: "score" is the caller's own."""
+
+_OF_A_REQUEST = {SCORE_KEY, PLAN_KEY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +28,8 @@ class Record:
     Attributes:
         id: Its id, else a digest of its text and metadata.
         text: Its text.
-        metadata: A copy of its metadata, as it comes back from JSON.
+        metadata: A copy of its metadata, as it comes back from JSON, without what a search or a plan wrote
+            there (``"_score"``, ``"contextpilot"``): what was found and is added again is the same document.
     """
 
     id: str
@@ -31,7 +37,7 @@ class Record:
     metadata: dict[str, Any]
 
     def found(self, score: float) -> Document:
-        """Return a document of the caller's own, its score in ``metadata["score"]``."""
+        """Return a document of the caller's own, its score in ``metadata["_score"]``."""
         metadata = {**copy.deepcopy(self.metadata), SCORE_KEY: score}
         return Document(id=self.id, page_content=self.text, metadata=metadata)
 
@@ -56,11 +62,27 @@ def to_records(documents: Iterable[Document]) -> list[Record]:
     return list(records.values())
 
 
+def checked_ids(ids: Collection[str]) -> list[str]:
+    """Return the ids of documents.
+
+    Raises:
+        TypeError: If they are a single string, which is a collection too, or hold anything but strings.
+    """
+    if isinstance(ids, str):
+        raise TypeError("ids must be a collection of ids, not a string: pass [id]")
+    checked = [*ids]
+    for one in checked:
+        if not isinstance(one, str):
+            raise TypeError(f"ids must be strings, not {type(one).__name__}")
+    return checked
+
+
 def _to_record(number: int, document: Document) -> Record:
     if document.id == "":
         raise ValueError(f"documents[{number}] has an empty id: give it one, or None")
     try:
-        metadata = json.loads(json.dumps(document.metadata, allow_nan=False))
+        own = {key: value for key, value in document.metadata.items() if key not in _OF_A_REQUEST}
+        metadata = json.loads(json.dumps(own, allow_nan=False), object_pairs_hook=_distinct)
     except (TypeError, ValueError) as error:
         # Whatever the encoder says names types and keys at most, no values.
         raise TypeError(f"the metadata of documents[{number}] cannot be JSON: {error}") from error
@@ -69,3 +91,13 @@ def _to_record(number: int, document: Document) -> Record:
         content = json.dumps([document.page_content, metadata], sort_keys=True)
         identity = hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
     return Record(identity, document.page_content, metadata)
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON; keys that were told apart by their type alone are refused."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"as strings, which keys become, two are {twice!r}")
+    return found

@@ -1,8 +1,9 @@
 """Vectors and documents in a folder: a FAISS file, JSON lines, and `INDEX`, which names both.
 
 The two are named after what is in them, and `INDEX` is replaced last and at one stroke, so that a folder
-always holds one whole index. It tells sizes and digests, so that damage is noticed before FAISS reads a byte.
-Nothing is pickled: loading reads numbers and JSON.
+always holds one whole index; who finds the files of an earlier one gone reads again. It tells sizes and
+digests, so that damage is noticed before FAISS reads a byte. Nothing is pickled: loading reads numbers and
+JSON.
 """
 
 from __future__ import annotations
@@ -66,13 +67,24 @@ def write_saved(
 
 
 def read_saved(folder: str | os.PathLike[str]) -> tuple[faiss.IndexFlatIP, list[Record]]:
-    """Read what `write_saved` wrote.
+    """Read what `write_saved` wrote, the newest where another process writes meanwhile.
 
     Raises:
         ValueError: If a file is damaged, missing, or of another kind or version; the message names it.
         OSError: If there is no saved index, or a file cannot be read.
     """
     path = Path(folder)
+    while True:
+        named = _names_in(path / INDEX)
+        try:
+            return _read(path)
+        except (OSError, ValueError):
+            # The files may be gone because an index of other files has taken their place.
+            if _names_in(path / INDEX) in (named, set()):
+                raise
+
+
+def _read(path: Path) -> tuple[faiss.IndexFlatIP, list[Record]]:
     with _refusing(path / INDEX):
         index = json.loads((path / INDEX).read_bytes())
         if not isinstance(index, dict) or index.get("format") != _FORMAT:

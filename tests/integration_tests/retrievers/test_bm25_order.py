@@ -73,13 +73,13 @@ async def test_the_order_is_that_of_bm25s(client, async_client, index, corpus, q
             assert set(here) <= set(group)
             start += len(group)
         assert start >= len(ids)
-        for _, equal in groupby(documents, key=lambda document: document.metadata["score"]):
+        for _, equal in groupby(documents, key=lambda document: document.metadata["_score"]):
             equal_ids = [document.id for document in equal]
             assert equal_ids == sorted(equal_ids)
             tied += len(equal_ids) - 1
     assert tied > 50
     factors = {
-        round(document.metadata["score"] / -ranking[0][0], 3)
+        round(document.metadata["_score"] / -ranking[0][0], 3)
         for documents, ranking in zip(found, expected, strict=True)
         for document in documents[:1]
     }

@@ -6,11 +6,13 @@ import random
 import pytest
 from langchain_core.documents import Document
 from langchain_core.load import dumpd
+from word_embeddings import WordEmbeddings
 
 from contextpilot_integrations import ContextPilot
 from contextpilot_integrations.langchain import ContextPilotAligner
 from contextpilot_integrations.retrievers import elasticsearch as elasticsearch_retriever
 from contextpilot_integrations.retrievers.elasticsearch import ElasticsearchRetriever, connect
+from contextpilot_integrations.retrievers.faiss import FaissRetriever
 
 WORDS = [f"word{number}" for number in range(60)]
 
@@ -46,7 +48,7 @@ class TestWhatIsFound:
         added = {document.id: document for document in documents()}
         for query in some_queries(10):
             found = await either(retriever, "invoke", query)
-            scores = [document.metadata.pop("score") for document in found]
+            scores = [document.metadata.pop("_score") for document in found]
             assert len(found) == 10
             assert scores == sorted(scores, reverse=True)
             assert found == [added[document.id] for document in found]
@@ -111,6 +113,25 @@ class TestFilters:
         with pytest.raises(TypeError, match=r"filter\['n'\]"):
             ElasticsearchRetriever(client=client, index="i", filter={"n": {"gte": 3}})
 
+    async def test_both_stores_mean_the_same(self, client, fresh_index, either):
+        metadata = [
+            {"authors": [{"name": "ada"}, {"name": "ben"}]},
+            {"a": {"b.c": 1}},
+            {"a": {"b": {"c": 2}}},
+            {"t": [["x"], "y"]},
+            {"score": 97},
+        ]
+        given = [Document("text", id=str(n), metadata=one) for n, one in enumerate(metadata)]
+        on_a_server = ElasticsearchRetriever(client=client, index=fresh_index)
+        in_memory = FaissRetriever(embeddings=WordEmbeddings())
+        expected = {"authors.name": "ada", "a.b.c": [1, 3], "t": "x", "score": 97}
+        for retriever in (on_a_server, in_memory):
+            retriever.add_documents(given)
+            for (key, value), place in zip(expected.items(), "0134", strict=True):
+                assert ids(await either(retriever, "invoke", "text", filter={key: value})) == [place]
+            with pytest.raises(ValueError, match=r"filter\['score'\] must be finite, got nan"):
+                await either(retriever, "invoke", "text", filter={"score": float("nan")})
+
 
 class TestBatches:
     async def test_five_hundred_queries_are_one_request_and_one_plan(
@@ -147,7 +168,7 @@ class TestBatches:
         retriever = ElasticsearchRetriever(client=client, index=fresh_index, text_field="body")
         retriever.create_index()
         client.index(index=fresh_index, id="1", document={"body": "good"})
-        client.index(index=fresh_index, id="2", document={"body": ["bad"]}, refresh=True)
+        client.index(index=fresh_index, id="2", document={"body": ["bad", 2]}, refresh=True)
         found, error = await either(retriever, "batch", ["good", "bad"], return_exceptions=True)
         assert ids(found) == ["1"]
         with pytest.raises(
@@ -169,6 +190,25 @@ class TestAddingAndDeleting:
         assert await either(retriever, "delete", ["d007", "d008", "unknown"]) == 2
         assert await either(retriever, "invoke", "entirely") == []
         assert client.count(index=fresh_index)["count"] == 18
+
+    @pytest.mark.parametrize("given", ["12", [1, 2], b"12"])
+    async def test_deleting_what_are_no_ids(self, client, fresh_index, either, given):
+        retriever = ElasticsearchRetriever(client=client, index=fresh_index)
+        retriever.add_documents([Document("text", id="1"), Document("text", id="2")])
+        with pytest.raises(TypeError, match="ids must be"):
+            await either(retriever, "delete", given)
+        assert client.count(index=fresh_index)["count"] == 2
+
+    async def test_what_was_found_is_the_same_document_when_it_is_added_again(
+        self, client, fresh_index, either
+    ):
+        retriever = ElasticsearchRetriever(client=client, index=fresh_index)
+        retriever.add_documents([Document("an exam", metadata={"score": 97})])
+        before = await either(retriever, "invoke", "exam")
+        assert (len(before), before[0].metadata["score"]) == (1, 97)
+        await either(retriever, "add_documents", before)
+        await either(retriever, "add_documents", [before[0].model_copy(update={"id": None})])
+        assert await either(retriever, "invoke", "exam") == before
 
     async def test_the_mapping(self, client, async_client, fresh_index, either):
         retriever = ElasticsearchRetriever(client=client, async_client=async_client, index=fresh_index)
@@ -200,7 +240,7 @@ class TestAddingAndDeleting:
             client=client, index=fresh_index, text_field="body", metadata_field=None, filter={"lang": "en"}
         )
         (found,) = await either(retriever, "invoke", "text")
-        score = found.metadata.pop("score")
+        score = found.metadata.pop("_score")
         assert (found.id, found.page_content, found.metadata) == (
             "1",
             "the text",
@@ -210,9 +250,78 @@ class TestAddingAndDeleting:
         with pytest.raises(ValueError, match="set metadata_field"):
             await either(retriever, "add_documents", [Document("more")])
 
+    @pytest.mark.parametrize(
+        "source",
+        [
+            {"page": {"body": "the text", "n": 3}, "about": {"source": {"lang": "en"}}},
+            {"page.body": "the text", "page": {"n": 3}, "about": {"source": {"lang": "en"}}},
+        ],
+    )
+    async def test_fields_that_stand_in_objects(self, client, fresh_index, either, source):
+        client.index(index=fresh_index, id="1", document=source, refresh=True)
+        settings = {"client": client, "index": fresh_index, "text_field": "page.body"}
+        expected = {"about.source": {"lang": "en"}, None: {"page": {"n": 3}, "about": source["about"]}}
+        for field, metadata in expected.items():
+            retriever = ElasticsearchRetriever(**settings, metadata_field=field)
+            (found,) = await either(retriever, "invoke", "text")
+            assert found.metadata.pop("_score") > 0
+            assert (found.page_content, found.metadata) == ("the text", metadata)
+
+    async def test_metadata_whose_keys_hold_the_path(self, client, fresh_index, either):
+        source = {"text": "the text", "metadata.lang": "en", "metadata": {"n": 3}}
+        client.index(index=fresh_index, id="1", document=source, refresh=True)
+        retriever = ElasticsearchRetriever(client=client, index=fresh_index)
+        (found,) = await either(retriever, "invoke", "text", filter={"lang": "en"})
+        assert found.metadata.pop("_score") > 0
+        assert found.metadata == {"lang": "en", "n": 3}
+
+    async def test_documents_are_added_to_fields_in_objects(self, client, fresh_index, either):
+        fields = {"text_field": "page.body", "metadata_field": "page.about"}
+        retriever = ElasticsearchRetriever(client=client, index=fresh_index, **fields)
+        given = Document("the text", id="1", metadata={"lang": "en"})
+        await either(retriever, "add_documents", [given])
+        (found,) = await either(retriever, "invoke", "text", filter={"lang": "en"})
+        assert found.metadata.pop("_score") > 0
+        assert found == given
+
+    async def test_a_field_with_several_texts(self, client, fresh_index, either):
+        source = {"body": ["one text", "and another"]}
+        client.index(index=fresh_index, id="1", document=source, refresh=True)
+        retriever = ElasticsearchRetriever(client=client, index=fresh_index, text_field="body")
+        (found,) = await either(retriever, "invoke", "another")
+        assert found.page_content == "one text\nand another"
+
+    @pytest.mark.parametrize("wrong", ["a string", [{"n": 1}, {"n": 2}], 3])
+    async def test_metadata_that_are_no_object(self, client, fresh_index, either, wrong):
+        client.index(index=fresh_index, id="1", document={"text": "good", "other": None})
+        client.index(index=fresh_index, id="2", document={"text": "bad", "other": wrong}, refresh=True)
+        retriever = ElasticsearchRetriever(client=client, index=fresh_index, metadata_field="other")
+        found, error = await either(retriever, "batch", ["good", "bad"], return_exceptions=True)
+        assert [document.metadata.keys() for document in found] == [{"_score"}]
+        with pytest.raises(ValueError, match=r"document '2' .* in its field 'other': set metadata_field"):
+            raise error
+
     def test_no_bar_where_there_is_no_terminal(self, client, fresh_index, capsys):
         ElasticsearchRetriever(client=client, index=fresh_index).add_documents(documents())
         assert capsys.readouterr() == ("", "")
+
+
+class TestIndices:
+    @pytest.mark.parametrize("name", ["", " ", ",", "handbook,", ",handbook", "handbook, ,minutes"])
+    def test_one_without_a_name_would_be_all_there_are(self, client, index, name):
+        with pytest.raises(ValueError, match=r"index must name an index, got .*: to search all"):
+            ElasticsearchRetriever(client=client, index=name)
+        retriever = ElasticsearchRetriever(client=client, index=index)
+        with pytest.raises(ValueError, match="index must name an index"):
+            retriever.index = name
+        assert retriever.index == index
+
+    async def test_several(self, client, async_client, index, fresh_index, either):
+        ElasticsearchRetriever(client=client, index=fresh_index).add_documents([Document("unheard", id="n")])
+        for names in (f"{index},{fresh_index}", "contextpilot-test-*"):
+            both = ElasticsearchRetriever(client=client, async_client=async_client, index=names)
+            assert "n" in ids(await either(both, "invoke", "unheard"))
+            assert await either(both, "invoke", "word1") != []
 
 
 class TestClients:

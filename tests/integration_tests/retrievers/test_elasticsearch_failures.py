@@ -263,3 +263,5 @@ class TestCredentials:
             connect_async("https://localhost:9200", api_key="a", basic_auth=("me", "b"))
         with pytest.raises(ValueError, match="timeout must be positive, got 0"):
             connect("https://localhost:9200", timeout=0)
+        with pytest.raises(ValueError, match="max_retries must be at least 0, got -1"):
+            connect_async("https://localhost:9200", max_retries=-1)

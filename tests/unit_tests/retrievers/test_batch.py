@@ -207,12 +207,17 @@ class TestFailures:
     async def test_arguments_that_are_wrong(self, toy, batch):
         with pytest.raises(ValueError, match="k must be at least 0, got -1"):
             await batch(toy, ["a"], k=-1)
+        for k in ("3", 1.5):
+            with pytest.raises(TypeError, match=f"k must be a whole number, not {type(k).__name__}"):
+                await batch(toy, ["a"], k=k)
         with pytest.raises(TypeError, match="limit"):
             await batch(toy, ["a"], limit=1)
         with pytest.raises(TypeError, match="limit"):
             toy.invoke("a", limit=1)
         with pytest.raises(ValueError, match="k"):
             Toy(k=-1)
+        with pytest.raises(ValueError, match="k"):
+            toy.k = -1
 
     async def test_cancelling_ends_the_runs(self):
         class Slow(Toy):

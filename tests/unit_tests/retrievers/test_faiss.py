@@ -2,6 +2,7 @@ import asyncio
 import pickle
 import random
 import threading
+import tracemalloc
 from collections import Counter
 
 import pytest
@@ -12,6 +13,7 @@ pytest.importorskip("langchain_core")
 import numpy as np
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
 from langchain_core.load import dumpd
 from word_embeddings import PrefixedEmbeddings, WordEmbeddings
 
@@ -78,7 +80,7 @@ class TestWhatIsFound:
             order = np.lexsort((np.arange(len(documents)), -cosines.round(6)))[:5]
             found = retriever.invoke(query)
             assert ids(found) == [documents[place].id for place in order]
-            assert [d.metadata["score"] for d in found] == pytest.approx(cosines[order], abs=1e-6)
+            assert [d.metadata["_score"] for d in found] == pytest.approx(cosines[order], abs=1e-6)
 
     async def test_alone_in_a_batch_sync_and_async_alike(self, retriever, queries):
         alone = [retriever.invoke(query) for query in queries]
@@ -112,7 +114,7 @@ class TestWhatIsFound:
     def test_a_query_of_no_known_word_scores_zero(self, retriever):
         found = retriever.invoke("")
         assert ids(found) == ["d0", "d1", "d2", "d3", "d4"]
-        assert {document.metadata["score"] for document in found} == {0.0}
+        assert {document.metadata["_score"] for document in found} == {0.0}
 
     def test_k(self, retriever, documents):
         assert retriever.invoke(WORDS[0], k=0) == []
@@ -131,7 +133,7 @@ class TestWhatIsFound:
         first = retriever.invoke(WORDS[0])
         first[0].metadata["source"]["page"] = "changed"
         first[0].metadata["new"] = 1
-        assert retriever.invoke(WORDS[0])[0].metadata.keys() == {"n", "even", "source", "score"}
+        assert retriever.invoke(WORDS[0])[0].metadata.keys() == {"n", "even", "source", "_score"}
         assert retriever.invoke(WORDS[0])[0].metadata["source"]["page"] != "changed"
 
 
@@ -165,6 +167,16 @@ class TestFilters:
 
         retriever.batch(queries, filter=condition)
         assert asked == Counter(range(len(documents)))
+
+    async def test_a_function_that_uses_the_index_itself(self, retriever):
+        for use in (lambda: retriever.invoke("word2"), lambda: retriever.delete(["d1"])):
+            with pytest.raises(RuntimeError, match="a filter must not search or change its own"):
+                retriever.invoke("word1", filter=lambda metadata, use=use: bool(use()))
+            with pytest.raises(RuntimeError, match="a filter must not search or change its own"):
+                await retriever.ainvoke("word1", filter=lambda metadata, use=use: bool(use()))
+        other = FaissRetriever(embeddings=WordEmbeddings())
+        other.add_documents([Document("word2", id="o")])
+        assert len(retriever.invoke("word1", filter=lambda metadata: bool(other.invoke("word2")))) == 5
 
     def test_what_cannot_be_compared(self, retriever):
         with pytest.raises(TypeError, match=r"filter\['n'\]"):
@@ -228,6 +240,18 @@ class TestBatches:
         }
         assert len(retriever.embeddings.calls) == 40
 
+    @pytest.mark.parametrize("embeddings", [WordEmbeddings, PrefixedEmbeddings])
+    async def test_a_query_that_embeds_to_zeros_does_not_tell_how_others_are_embedded(
+        self, documents, queries, embeddings
+    ):
+        for first in (FaissRetriever.batch, FaissRetriever.abatch):
+            retriever = FaissRetriever(embeddings=embeddings(), k=5)
+            retriever.add_documents([*documents, Document("query: query: word", id="q")])
+            alone = [retriever.invoke(query) for query in ["", *queries]]
+            begun = first(retriever, ["", *queries])
+            assert (await begun if asyncio.iscoroutine(begun) else begun) == alone
+            assert retriever.batch(queries) == await retriever.abatch(queries) == alone[1:]
+
 
 class TestAddingAndDeleting:
     async def test_adding_twice_changes_nothing(self, retriever, documents, queries):
@@ -243,6 +267,15 @@ class TestAddingAndDeleting:
         assert len(retriever.index) == len(documents) + 2
         retriever.delete(first)
         assert everything() == before
+
+    async def test_what_was_found_is_the_same_document_when_it_is_added_again(self):
+        retriever = FaissRetriever(embeddings=WordEmbeddings())
+        retriever.add_documents([Document("an exam", metadata={"score": 97})])
+        before = retriever.invoke("exam")
+        assert before[0].metadata == {"score": 97, "_score": pytest.approx(0.707107)}
+        retriever.add_documents(before)
+        await retriever.aadd_documents([before[0].model_copy(update={"id": None})])
+        assert retriever.invoke("exam") == before
 
     def test_a_new_text_takes_the_place_of_the_old(self, retriever, documents):
         retriever.add_documents([Document("entirely new", id="d7", metadata={"v": 2})])
@@ -267,10 +300,54 @@ class TestAddingAndDeleting:
         assert len(retriever.index) == 0
         assert retriever.invoke(WORDS[0]) == []
 
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [("d12", r"not a string: pass \[id\]"), (["d1", 2], "not int"), ([Document("d1")], "not Document")],
+    )
+    async def test_deleting_what_are_no_ids(self, retriever, documents, given, message):
+        with pytest.raises(TypeError, match=f"ids must be .*{message}"):
+            retriever.delete(given)
+        with pytest.raises(TypeError, match=message):
+            await retriever.adelete(given)
+        assert len(retriever.index) == len(documents)
+
     def test_many_are_embedded_in_portions(self):
         retriever = FaissRetriever(embeddings=WordEmbeddings())
         assert len(retriever.add_documents(Document(f"text {n}") for n in range(600))) == 600
         assert retriever.embeddings.calls == [("embed_documents", n) for n in (256, 256, 88)]
+
+    @pytest.mark.parametrize("asynchronous", [False, True])
+    async def test_adding_takes_the_memory_of_a_few_copies_of_the_vectors(self, asynchronous):
+        class Floats(Embeddings):
+            """Gives lists of floats, each float an object of its own."""
+
+            def embed_documents(self, texts):
+                return np.random.default_rng(len(texts)).random((len(texts), 512)).tolist()
+
+            def embed_query(self, text):
+                return self.embed_documents([text])[0]
+
+        given = [Document(f"text {n}", id=str(n)) for n in range(6000)]
+        retriever = FaissRetriever(embeddings=Floats())
+        tracemalloc.start()
+        try:
+            added = retriever.aadd_documents(given) if asynchronous else retriever.add_documents(given)
+            assert len(await added if asynchronous else added) == len(given)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 4 * len(given) * 512 * 4
+
+    @pytest.mark.parametrize("given", [[[1.0, 2.0]] * 255, [[1.0, 2.0]] * 257])
+    def test_a_portion_with_another_number_of_vectors(self, given):
+        class Other(WordEmbeddings):
+            def embed_documents(self, texts):
+                return given
+
+        retriever = FaissRetriever(embeddings=Other())
+        with pytest.raises(ValueError, match=f"shape \\({len(given)}, 2\\), not 256 vectors"):
+            retriever.add_documents(Document(f"text {n}") for n in range(512))
+        assert len(retriever.index) == 0
 
     def test_no_bar_where_there_is_no_terminal(self, retriever, documents, capsys):
         retriever.add_documents(documents)
@@ -318,7 +395,7 @@ class TestConcurrency:
             while not done.is_set():
                 queries = [" ".join(random_.sample(WORDS, 3)) for _ in range(3)]
                 for query, found in zip(queries, retriever.batch(queries), strict=True):
-                    scores = [document.metadata["score"] for document in found]
+                    scores = [document.metadata["_score"] for document in found]
                     wanted = np.array(WordEmbeddings().vector(query))
                     for document, score in zip(found, scores, strict=True):
                         vector = np.array(WordEmbeddings().vector(texts[document.id]))

@@ -4,7 +4,18 @@ pytest.importorskip("langchain_core")
 
 from contextpilot_integrations.retrievers.filters import allowed_values, matches
 
-METADATA = {"lang": "en", "year": 2024, "tags": ["a", "b"], "source": {"page": 3}, "a.b": 1, "draft": False}
+METADATA = {
+    "lang": "en",
+    "year": 2024,
+    "tags": ["a", "b"],
+    "source": {"page": 3, "line.first": 7},
+    "a.b": 1,
+    "a": {"b": 2},
+    "c.d": {"e": 5},
+    "draft": False,
+    "authors": [{"name": "ada"}, {"name": "ben", "towns": ["bern", ["rome"]]}],
+    "nested": [["x"], [["y"]]],
+}
 
 
 @pytest.mark.parametrize(
@@ -22,6 +33,18 @@ METADATA = {"lang": "en", "year": 2024, "tags": ["a", "b"], "source": {"page": 3
         ({"source.line": 3}, False),
         ({"lang.page": 3}, False),
         ({"a.b": 1}, True),
+        ({"a.b": 2}, True),
+        ({"a.b": 3}, False),
+        ({"c.d.e": 5}, True),
+        ({"source.line.first": 7}, True),
+        ({"source.line": 7}, False),
+        ({"source": 3}, False),
+        ({"authors.name": "ben"}, True),
+        ({"authors.name": "eve"}, False),
+        ({"authors.towns": "rome"}, True),
+        ({"authors": "ada"}, False),
+        ({"nested": "x"}, True),
+        ({"nested": ["y", "z"]}, True),
         ({"missing": "x"}, False),
         ({"draft": False}, True),
         ({"draft": 0}, False),
@@ -36,4 +59,15 @@ def test_all_keys_must_hold_an_allowed_value(condition, expected):
 @pytest.mark.parametrize("value", [None, {"gte": 3}, [1, None], b"x"])
 def test_what_cannot_be_compared(value):
     with pytest.raises(TypeError, match=r"filter\['key'\] must be a string, a number, a bool"):
+        allowed_values({"key": value})
+
+
+def test_what_is_no_key():
+    with pytest.raises(TypeError, match="keys of a filter must be strings, not int"):
+        allowed_values({1: "x"})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), [1.0, float("-inf")]])
+def test_what_equals_nothing(value):
+    with pytest.raises(ValueError, match=r"filter\['key'\] must be finite, got (nan|-?inf)"):
         allowed_values({"key": value})

@@ -62,6 +62,15 @@ def test_a_writer_gets_in_though_readers_never_pause():
         thread.join()
 
 
+@pytest.mark.parametrize("inner", ["reading", "writing"])
+@pytest.mark.parametrize("outer", ["reading", "writing"])
+def test_a_thread_that_holds_it_cannot_take_it_again(outer, inner):
+    lock = ReadWriteLock()
+    for _ in range(2):
+        with getattr(lock, outer)(), pytest.raises(RuntimeError, match="in use here already"):
+            getattr(lock, inner)().__enter__()
+
+
 @pytest.mark.parametrize("hold", ["reading", "writing"])
 def test_an_error_inside_lets_go(hold):
     lock = ReadWriteLock()

@@ -6,6 +6,7 @@ pytest.importorskip("langchain_core")
 
 from langchain_core.documents import Document
 
+from contextpilot_integrations.langchain import ContextPilotAligner
 from contextpilot_integrations.retrievers.records import to_records
 
 
@@ -47,4 +48,24 @@ def test_nothing_is_shared_with_the_documents_given_or_found():
     (record,) = to_records([document])
     document.metadata["tags"].append("b")
     record.found(0.5).metadata["tags"].append("c")
-    assert record.found(0.5).metadata == {"tags": ["a"], "score": 0.5}
+    assert record.found(0.5).metadata == {"tags": ["a"], "_score": 0.5}
+
+
+def test_keys_that_become_one_string():
+    for metadata in ({1: "a", "1": "b"}, {"nested": [{True: 1, "true": 2}]}):
+        with pytest.raises(TypeError, match=r"documents\[0\] cannot be JSON: .* two are '(1|true)'"):
+            to_records([Document("text", metadata=metadata)])
+    assert to_records([Document("text", metadata={1: "a"})])[0].metadata == {"1": "a"}
+
+
+@pytest.mark.parametrize("identity", ["a", None])
+def test_what_was_found_and_planned_is_the_same_document_when_it_is_added_again(identity):
+    given = Document("text", id=identity, metadata={"score": 97, "tags": ["a"]})
+    (record,) = to_records([given])
+    found = record.found(0.5)
+    assert found.metadata == {"score": 97, "tags": ["a"], "_score": 0.5}
+    planned, _ = ContextPilotAligner().invoke([found, Document("other")])
+    assert planned.metadata.keys() == {*found.metadata, "contextpilot"}
+    for again in (found, planned):
+        assert to_records([again.model_copy(update={"id": identity})]) == [record]
+        assert to_records([again]) == [record]

@@ -117,6 +117,23 @@ def test_it_can_be_searched_and_changed_while_the_files_are_written(retriever, t
     assert len(load(tmp_path).index) == len(TEXTS)
 
 
+@pytest.mark.parametrize("step", ["_check", "_digest", "_read_vectors", "_record"])
+def test_it_can_be_saved_anew_while_it_is_loaded(retriever, folder, monkeypatch, step):
+    original, other = getattr(saved_index, step), load(folder)
+
+    def overtaken(*args):
+        monkeypatch.undo()
+        other.add_documents([Document("meanwhile", id="m")])
+        other.save(folder)
+        return original(*args)
+
+    monkeypatch.setattr(saved_index, step, overtaken)
+    loaded = load(folder)
+    # Files that are open already are read to their end.
+    assert len(loaded.index) == len(TEXTS) + (step != "_record")
+    assert len(load(folder).index) == len(TEXTS) + 1
+
+
 def test_an_empty_index(tmp_path, folder, retriever):
     with pytest.raises(ValueError, match="add documents before saving"):
         FaissRetriever(embeddings=WordEmbeddings()).save(tmp_path)
