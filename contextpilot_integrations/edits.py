@@ -115,8 +115,6 @@ def message_views(messages: Iterable[object]) -> list[Mapping[str, Any]]:
 
 def _view(place: int, message: object) -> Mapping[str, Any]:
     if isinstance(message, Mapping):
-        if not isinstance(role := message.get("role"), str):
-            raise TypeError(f'messages[{place}] must have a str as its "role", not {type(role).__name__}')
         return message
     dump = getattr(message, "model_dump", None)
     view = dump(exclude_none=True) if callable(dump) else None
