@@ -28,7 +28,6 @@ QUESTIONS = [
     "What does a cargo bike cost for a whole day?",
     "How many kilograms of shopping can a cargo bike carry in the box?",
     "What does a family pay to try a cargo bike for a month?",
-    "Where do I give a cargo bike back?",
 ]
 
 

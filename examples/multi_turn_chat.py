@@ -25,7 +25,6 @@ QUESTIONS = [
     "What does a cargo bike cost for a whole day?",
     "How many kilograms of shopping can a cargo bike carry in the box?",
     "What does a family pay to try a cargo bike for a month?",
-    "Where do I give a cargo bike back?",
 ]
 
 
@@ -54,7 +53,7 @@ def main() -> None:
     parser.add_argument("--base-url")
     parser.add_argument("--model")
     options = parser.parse_args()
-    retriever = BM25Retriever(passages())
+    retriever = BM25Retriever(passages(), k=3)
     for rewrite in (False, True):
         print("\n== With ContextPilot" if rewrite else "\n== Without ContextPilot")
         with ExitStack() as stack:

@@ -59,7 +59,7 @@ def main() -> None:
         for passage in passages()
         if passage.theme in THEMES
     )
-    asked = [question.question for question in questions() if question.theme in THEMES][:6]
+    asked = [question.question for question in questions() if question.theme in THEMES][:4]
     for plan in (False, True):
         print("Planned as a batch:" if plan else "In the order asked:")
         with ExitStack() as stack:
