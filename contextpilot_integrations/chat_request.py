@@ -55,7 +55,7 @@ class ChatRequest:
         caller, model, tools = caller or {}, body.get("model"), body.get("tools")
         if unknown := caller.keys() - _CALLERS_FIELDS:
             raise ValueError(
-                f'"{CALLERS_FIELD}" may hold "blocks" and "tenant", not {", ".join(sorted(unknown))}'
+                f'"{CALLERS_FIELD}" may hold "blocks" and "tenant", not {reprlib.repr(sorted(unknown))}'
             )
         tenant = caller.get("tenant")
         for name, value in (("model", model), ("tenant", tenant)):

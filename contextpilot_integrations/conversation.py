@@ -71,7 +71,7 @@ def rewrite(
 
     Raises:
         TypeError: If ``messages`` holds anything but messages, ``blocks`` anything but context blocks, or
-            ``pilot`` is none.
+            if ``pilot`` is something else.
     """
     if not isinstance(pilot, ContextPilot | None):
         raise TypeError(f"pilot must be a ContextPilot, not {type(pilot).__name__}")

@@ -75,7 +75,7 @@ def with_caller(caller):
         ({"messages": [], "model": 7}, '"model" must be a string, not 7'),
         (with_caller("acme"), "\"contextpilot\" must be an object, not 'acme'"),
         (with_caller({"tenant": 7}), '"tenant" must be a string, not 7'),
-        (with_caller({"blockz": []}), '"contextpilot" may hold "blocks" and "tenant", not blockz'),
+        (with_caller({"blockz": []}), '"contextpilot" may hold "blocks" and "tenant", not [\'blockz\']'),
         (with_caller({"blocks": {}}), '"blocks" must be a list'),
         (with_caller({"blocks": ["x"]}), '"blocks" must hold objects'),
         (with_caller({"blocks": [{"id": True, "text": "x"}]}), '"blocks" must hold objects'),
