@@ -42,6 +42,7 @@ class Request:
         relevance, weights = [], []
         for rank, given in enumerate(blocks):
             block, weight = known(given)
+            given.adopt_digest(block)
             if block.digest not in self._ranks:
                 self._ranks[block.digest] = rank
                 relevance.append(block)

@@ -63,7 +63,7 @@ VOLATILE_KEYS = frozenset(
 """Metadata by these names tells of a retrieval, not of a text: it would change a block's bytes each time."""
 
 _HIDDEN = VOLATILE_KEYS | {PLAN_KEY}
-_IMMUTABLE = (str, int, NoneType)
+_IMMUTABLE = {str, int, NoneType}
 
 
 def to_block(node: BaseNode, metadata_keys: Collection[str] | None = None) -> ContextBlock:
@@ -120,7 +120,9 @@ def planned_nodes(plan: Plan, request: Request, *, order_template: str) -> list[
         order_template: The pilot's.
     """
     return [
-        request.given[place].model_copy(update={"node": _with_plan(request.nodes[place], entry)})
+        request.given[place].model_copy(
+            update={"node": _with_plan(request.nodes[place], request.blocks[place], entry)}
+        )
         for place, entry in plan_entries(plan, request.ranks, order_template=order_template)
     ]
 
@@ -181,29 +183,21 @@ def _seen(node: BaseNode, metadata_keys: Collection[str] | None) -> BaseNode:
     return node.model_copy(update={"excluded_llm_metadata_keys": excluded})
 
 
-def _with_plan(node: BaseNode, entry: PlanMetadata) -> BaseNode:
-    """Return a deep copy of a node that shows its marker."""
-    metadata = copied(node.metadata)
-    hidden = [*dict.fromkeys([*node.excluded_llm_metadata_keys, PLAN_KEY])]
-    hidden_from_embedding = [*dict.fromkeys([*node.excluded_embed_metadata_keys, PLAN_KEY])]
-    fields: dict[str, Any] = {
-        "metadata": metadata,
-        "excluded_llm_metadata_keys": hidden,
-        "excluded_embed_metadata_keys": hidden_from_embedding,
+def _with_plan(node: BaseNode, block: ContextBlock, entry: PlanMetadata) -> BaseNode:
+    """Return a deep copy of a node that shows its marker in front of what it showed."""
+    fields = {
+        name: _copied(name, value) for name, value in vars(node).items() if type(value) not in _IMMUTABLE
     }
-    fields |= {
-        name: _copied(name, value)
-        for name, value in vars(node).items()
-        if name not in fields and not isinstance(value, _IMMUTABLE)
-    }
+    fields["metadata"][PLAN_KEY] = entry
+    for hidden in (fields["excluded_llm_metadata_keys"], fields["excluded_embed_metadata_keys"]):
+        if PLAN_KEY not in hidden:
+            hidden.append(PLAN_KEY)
     if isinstance(template := getattr(node, "text_template", None), str):
-        if node.get_metadata_str(MetadataMode.LLM).strip():
-            fields["text_template"] = f"{marker(entry['label'])} {template.lstrip()}"
-        else:
-            metadata[TEMPLATE_KEY] = template
-            hidden_from_embedding.append(TEMPLATE_KEY)
-            fields["text_template"] = f"{marker(entry['label'])} {{content}}"
-    metadata[PLAN_KEY] = entry
+        if block.text == node.get_content(MetadataMode.NONE):
+            fields["metadata"][TEMPLATE_KEY] = template
+            fields["excluded_embed_metadata_keys"].append(TEMPLATE_KEY)
+            template = "{content}"
+        fields["text_template"] = f"{marker(block.label)} {template.lstrip()}"
     return node.model_copy(update=fields)
 
 

@@ -66,5 +66,15 @@ class ContextPilotRetriever(BaseRetriever):
         # Planning takes well under a millisecond, so it runs in the loop.
         return self.postprocessor.planned(found)
 
+    def _handle_recursive_retrieval(
+        self, query_bundle: QueryBundle, nodes: list[NodeWithScore]
+    ) -> list[NodeWithScore]:
+        return nodes  # The wrapped retriever has followed its references, and dropped what came twice.
+
+    async def _ahandle_recursive_retrieval(
+        self, query_bundle: QueryBundle, nodes: list[NodeWithScore]
+    ) -> list[NodeWithScore]:
+        return nodes
+
     def _get_prompt_modules(self) -> PromptMixinType:
         return {"retriever": self.retriever}

@@ -6,6 +6,7 @@ from llama_index.core.instrumentation.events.retrieval import RetrievalEndEvent
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import get_response_synthesizer
 from llama_index.core.retrievers import BaseRetriever
+from llama_index.core.schema import IndexNode, NodeWithScore, TextNode
 
 from contextpilot_integrations import ContextPilot
 from contextpilot_integrations.llama_index import (
@@ -39,6 +40,23 @@ async def test_the_async_twin_awaits_the_wrapped_one(retriever):
 
     found = await ContextPilotRetriever(OnlyAsync()).aretrieve("21: one")
     assert format_nodes(found).startswith("[CB_2] The text of page 2.")
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+async def test_references_are_followed_once_and_planned_where_they_lead(retriever, way):
+    class Follows(BaseRetriever):
+        def _retrieve(self, query_bundle):
+            return [
+                NodeWithScore(
+                    node=IndexNode(id_="i", text="see", index_id="pages", obj=retriever), score=0.5
+                ),
+                NodeWithScore(node=TextNode(id_="t", text="text"), score=0.25),
+            ]
+
+    wrapped = ContextPilotRetriever(Follows())
+    found = wrapped.retrieve("12: one") if way == "sync" else await wrapped.aretrieve("12: one")
+    assert [item.node_id for item in found] == ["1", "2", "t"]
+    assert all(plan_metadata(item) for item in found)
 
 
 def test_its_errors_go_through():
