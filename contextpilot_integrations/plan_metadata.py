@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from itertools import pairwise
 from types import MappingProxyType, NoneType
-from typing import Any, TypedDict, TypeVar, cast
+from typing import Any, TypedDict, cast
 
 from contextpilot_integrations import annotation
 from contextpilot_integrations.block import ContextBlock
@@ -28,8 +28,6 @@ __all__ = [
 ]
 
 PLAN_KEY = "contextpilot"
-
-T = TypeVar("T")
 
 _IMMUTABLE = {str, int, float, bool, bytes, NoneType}
 
@@ -155,17 +153,18 @@ def text_id(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def copied(value: T) -> T:
-    """Copy a value all the way down; what refuses (a lock, a client) is shared."""
-    kind: type = type(value)
+def copied(value: Any) -> Any:
+    """Copy a value all the way down; what refuses (a lock, a client) is shared.
+
+    Plain JSON takes a tenth of `deepcopy`'s time, and a part that refuses does not make the rest shared.
+    """
+    kind = type(value)
     if kind in _IMMUTABLE:
         return value
-    if (
-        kind is dict
-    ):  # As deepcopy would, in a tenth of the time, and so that the rest of it is no longer shared.
-        return cast(T, {key: copied(part) for key, part in cast("dict[Any, Any]", value).items()})
+    if kind is dict:
+        return {key: copied(part) for key, part in value.items()}
     if kind is list:
-        return cast(T, [copied(part) for part in cast("list[Any]", value)])
+        return [copied(part) for part in value]
     try:
         return deepcopy(value)
     except Exception:
