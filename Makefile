@@ -11,11 +11,13 @@ demo: .venv/.ready
 	$(BIN)/contextpilot demo --output demo-results
 
 test: .venv/.ready
-	$(BIN)/python -m pytest
-
 # The same tests on the oldest versions that the ranges of pyproject.toml allow.
 test-oldest: .venv-oldest/.ready
-	.venv-oldest/bin/python -m pytest
+
+# What needs no model side by side; the model takes all cores.
+test test-oldest:
+	OMP_NUM_THREADS=1 $(<D)/bin/python -m pytest -n logical --maxprocesses 4 --dist loadfile -m "not model"
+	$(<D)/bin/python -m pytest -m model
 
 # The tests against a real vLLM, which no other target needs: its environment takes 3.4 GB.
 test-engines: .venv-vllm/.ready
