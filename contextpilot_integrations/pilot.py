@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
@@ -25,14 +25,12 @@ from contextpilot_integrations.annotation import (
 from contextpilot_integrations.block import ContextBlock, checked_blocks
 from contextpilot_integrations.conversation_memory import ConversationMemory
 from contextpilot_integrations.index.slots import SlotCache, Slots
-from contextpilot_integrations.index.snapshot import take_snapshot
-from contextpilot_integrations.index.storage import read_snapshots, refusing, write_snapshots
 from contextpilot_integrations.index.tree import ContextIndex, Insertion
-from contextpilot_integrations.namespace import Namespace, PreambleWatch
+from contextpilot_integrations.namespace import Namespace
 from contextpilot_integrations.plan import BatchPlan, Outcome, Plan
 from contextpilot_integrations.request import Request
 from contextpilot_integrations.scheduling import schedule
-from contextpilot_integrations.state import State
+from contextpilot_integrations.state import State, States
 
 __all__ = ["ContextPilot", "OnError", "TokenCounter", "estimate_tokens"]
 
@@ -121,8 +119,7 @@ class ContextPilot:
         # is digested and weighed, and whatever is cached holds its digest and no copies of it.
         self._known = lru_cache(maxsize=8192)(self._weighed)
         self._lock = Lock()
-        self._states: OrderedDict[Namespace, State] = OrderedDict()
-        self._preambles = PreambleWatch(max_namespaces)
+        self._states = States(capacity, max_namespaces, self._new_slots)
         self._outcomes: Counter[Outcome] = Counter()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -189,7 +186,7 @@ class ContextPilot:
         blocks = checked_blocks(blocks)
         try:
             request = Request(blocks, request_id, self._known)
-            state = self._state(namespace)
+            state = self._states.used(namespace)
             with state.lock:
                 if not request.ambiguous:
                     limit = self._max_displacement
@@ -311,15 +308,12 @@ class ContextPilot:
             cached_tokens: Those of its prompt that were cached; None where it is not known.
             namespace: Where its cache lives.
         """
-        with self._lock:
-            state = self._states.get(namespace)
-        if state is not None:
+        if (state := self._states.get(namespace)) is not None:
             state.measured(request_id, tokens, cached_tokens)
 
     def clear(self) -> None:
         """Forget everything that is cached, as an engine does when it restarts."""
-        with self._lock:
-            self._states.clear()
+        self._states.clear()
         self._known.cache_clear()
         self.conversations.clear()
 
@@ -339,13 +333,7 @@ class ContextPilot:
                 deeper than 64 levels.
             OSError: If the file cannot be written.
         """
-        with self._lock:
-            states = [*self._states.items()]
-        snapshots = []
-        for namespace, state in states:
-            with state.lock:
-                snapshots.append(take_snapshot(state.index, state.recent, namespace.key))
-        write_snapshots(path, snapshots)
+        self._states.save(path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Load what another pilot saved, instead of what is cached here.
@@ -357,17 +345,7 @@ class ContextPilot:
             ValueError: If the file is damaged, of a newer version or of another kind; nothing changes then.
             OSError: If the file cannot be read; nothing changes then.
         """
-        with refusing(path):
-            # The least recently used namespace stands first.
-            snapshots = read_snapshots(path)[-self._max_namespaces :]
-            states = OrderedDict(
-                (Namespace.from_key(snapshot.owner), State(self._capacity, snapshot, self._slot_cache()))
-                for snapshot in snapshots
-            )
-            if len(states) != len(snapshots):
-                raise ValueError("a namespace occurs twice")
-        with self._lock:
-            self._states = states
+        self._states.load(path)
 
     @contextmanager
     def index(self, namespace: Namespace = Namespace()) -> Iterator[ContextIndex]:
@@ -377,8 +355,7 @@ class ContextPilot:
 
         A namespace that had no request yet has an empty one, which is not kept.
         """
-        with self._lock:
-            state = self._states.get(namespace) or State(self._capacity)
+        state = self._states.get(namespace) or State(self._capacity)
         with state.lock:
             yield state.index
 
@@ -392,7 +369,7 @@ class ContextPilot:
         requests = [Request(b, i, self._known) for b, i in zip(contexts, ids, strict=True)]
         if not requests:
             return BatchPlan((), ())
-        state = self._state(namespace)
+        state = self._states.used(namespace)
         alignable = [request for request in requests if not request.ambiguous]
         weights = {b: w for r in alignable for b, w in zip(r.context, r.weights, strict=True)}
         orders = align_batch(
@@ -424,19 +401,7 @@ class ContextPilot:
             plans.append(request.plan(self._order_template, namespace, insertions[place], path))
         return BatchPlan(tuple(plans), execution)
 
-    def _state(self, namespace: Namespace) -> State:
-        with self._lock:
-            state = self._states.get(namespace)
-            self._preambles.notice(namespace, known=state is not None)
-            if state is None:
-                slots = self._slot_cache(namespace.preamble)
-                state = self._states[namespace] = State(self._capacity, slots=slots)
-            self._states.move_to_end(namespace)
-            if len(self._states) > self._max_namespaces:
-                self._states.popitem(last=False)
-            return state
-
-    def _slot_cache(self, preamble: str = "") -> SlotCache | None:
+    def _new_slots(self, preamble: str) -> SlotCache | None:
         if self._slots is None:
             return None
         marker = self._count(ContextBlock("000").render() + " \n\n")
