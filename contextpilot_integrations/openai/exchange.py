@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import openai
 from openai.types.chat import ChatCompletionChunk
 
 from contextpilot_integrations.edits import Edit
 from contextpilot_integrations.engines.detection import Server
 from contextpilot_integrations.engines.usage import Usage, read_usage
 from contextpilot_integrations.openai.completion import Completion
+from contextpilot_integrations.openai.retries import is_passing
 from contextpilot_integrations.plan import Plan
 
 __all__ = ["Exchange", "reading_chunks"]
@@ -154,12 +154,12 @@ class Exchange:
             self._ended = time.perf_counter()
 
     @property
-    def frees_followers(self) -> bool:
-        """Whether those who waited for its first token wait no longer, and for no heir's either.
+    def met_trouble(self) -> bool:
+        """Whether it had no first token for a reason that others would meet now.
 
-        Behind a server that does not answer, the time-outs of one heir after another would add up.
+        Behind a server that does not answer, those who wait for one another would add up their time-outs.
         """
-        return self.began or isinstance(self.error, openai.APITimeoutError)
+        return not self.began and self.error is not None and is_passing(self.error)
 
     @property
     def completion(self) -> Completion:
