@@ -34,7 +34,7 @@ class AsyncCompletions:
 
     Raises:
         TypeError: If the client is of the other kind.
-        ValueError: If the follower has another pilot.
+        ValueError: If the follower has another pilot, or ``context_window`` is below 1.
     """
 
     def __init__(

@@ -57,7 +57,7 @@ class Completions:
 
     Raises:
         TypeError: If the client is of the other kind.
-        ValueError: If the follower has another pilot.
+        ValueError: If the follower has another pilot, or ``context_window`` is below 1.
     """
 
     def __init__(
@@ -173,6 +173,10 @@ class Completions:
         as any other would now (a time-out, a lost connection, an overloaded server), nobody waits for
         anyone until a first token comes again.
 
+        Requests that have only the system prompt in common do not wait for one another, since that would
+        cost each such batch a time to first token: an engine that has not cached it yet may compute it up to
+        ``max_in_flight`` times. Where it is long, send one request by `complete` first.
+
         Args:
             contexts: One context per request, best first.
             questions: What stands behind each.
@@ -189,7 +193,7 @@ class Completions:
             TypeError: If a context holds anything but context blocks, or a further parameter is one that is
                 set here.
             ValueError: If there are not as many questions or request ids as contexts, or ``max_in_flight``
-                is below 1.
+                is no integer of at least 1.
         """
         exchanges, schedule, leader_of = self._planner.batch(
             contexts, questions, tenant, request_ids, max_in_flight, show_progress, params

@@ -1,6 +1,7 @@
 """Batches: in which order requests reach the engine, how many at a time, and what a failure stops."""
 
 import asyncio
+import math
 import random
 import threading
 from itertools import takewhile
@@ -176,8 +177,9 @@ async def test_bad_arguments_are_refused(connect, engine, blocks):
     assert await completions.complete_batch([], []) == []
     with pytest.raises(ValueError, match="1 contexts for 2 questions"):
         await completions.complete_batch([blocks("oak")], ["A?", "B?"])
-    with pytest.raises(ValueError, match="max_in_flight must be at least 1, got 0"):
-        await completions.complete_batch([blocks("oak")], ["A?"], max_in_flight=0)
+    for wrong in (0, 2.5, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"max_in_flight must be an integer of at least 1, got {wrong}"):
+            await completions.complete_batch([blocks("oak")], ["A?"], max_in_flight=wrong)
     assert engine.bodies == []
 
 
