@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from openai.types.chat import ChatCompletionChunk
+from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageFunctionToolCall
+from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
+from openai.types.chat.chat_completion_message_function_tool_call import Function
 
 from contextpilot_integrations.edits import Edit
 from contextpilot_integrations.engines.detection import Server
@@ -72,6 +74,7 @@ class Exchange:
         self._params = params
         self._edits = edits
         self._texts: list[str] = []
+        self._tool_calls: dict[int, ChatCompletionMessageFunctionToolCall] = {}
         self._usage = Usage()
         self._finish_reason: str | None = None
         self._sent: float | None = None
@@ -125,10 +128,25 @@ class Exchange:
                 self.on_first_token()
             if not choice.index:
                 text += (choice.delta and choice.delta.content) or ""
+                for tool_call in (choice.delta and choice.delta.tool_calls) or ():
+                    self._add_tool_call(tool_call)
                 self._finish_reason = choice.finish_reason or self._finish_reason
         if text:
             self._texts.append(text)
         return text
+
+    def _add_tool_call(self, part: ChoiceDeltaToolCall) -> None:
+        # A server that numbers no calls sends each whole.
+        number = len(self._tool_calls) if part.index is None else part.index
+        if number not in self._tool_calls:
+            function = Function(name="", arguments="")
+            call = ChatCompletionMessageFunctionToolCall(id="", type="function", function=function)
+            self._tool_calls[number] = call
+        call = self._tool_calls[number]
+        call.id = call.id or part.id or ""
+        if part.function:
+            call.function.name = call.function.name or part.function.name or ""
+            call.function.arguments += part.function.arguments or ""
 
     def end(self, content_type: str) -> None:
         """Take note that the answer has ended.
@@ -175,4 +193,5 @@ class Exchange:
             None if self._first_token is None else self._first_token - sent,
             now - sent,
             self._edits,
+            tuple([call.model_copy(deep=True) for call in self._tool_calls.values()]),
         )
