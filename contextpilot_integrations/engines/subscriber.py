@@ -90,6 +90,9 @@ class KvEventSubscriber(_Subscriber):
     Messages that were lost are asked for again; where the engine no longer has them, what was believed is
     forgotten. Nothing that an engine sends ends the thread. Enter it before the first request is sent.
 
+    An engine that restarts or is reset is noticed by the event of its next request: until then what it had
+    cached before is predicted.
+
     Args:
         follower: Who is told what happens.
         endpoint: Where the engine publishes, as a client connects to it: "tcp://localhost:5557".
