@@ -67,11 +67,11 @@ class _Subscriber:
         try:
             socket.set(zmq.RCVHWM, _QUEUE)
             socket.set(zmq.SUBSCRIBE, self._topic.encode())
-            _connect(socket, self._endpoint)
+            _connect(socket, "endpoint", self._endpoint)
             if self._replay_endpoint is not None:  # A wrong address should fail now, not at the first gap.
                 probe: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
                 with probe:
-                    _connect(probe, self._replay_endpoint)
+                    _connect(probe, "replay_endpoint", self._replay_endpoint)
         except BaseException:
             socket.close()
             raise
@@ -89,6 +89,9 @@ class KvEventSubscriber(_Subscriber):
 
     Messages that were lost are asked for again; where the engine no longer has them, what was believed is
     forgotten. Nothing that an engine sends ends the thread. Enter it before the first request is sent.
+
+    An engine that restarts or is reset is noticed by the event of its next request: until then what it had
+    cached before is predicted.
 
     Args:
         follower: Who is told what happens.
@@ -133,7 +136,7 @@ class KvEventSubscriber(_Subscriber):
         if start is not None and self._replay_endpoint is not None:
             dealer: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
             with dealer:
-                _connect(dealer, self._replay_endpoint)
+                _connect(dealer, "replay_endpoint", self._replay_endpoint)
                 dealer.send_multipart(replay_request(start))
                 self._receive_replay(dealer)
         self._stream.live(frames)
@@ -183,7 +186,7 @@ class AsyncKvEventSubscriber(_Subscriber):
         start = self._stream.missing_before(frames)
         if start is not None and self._replay_endpoint is not None:
             with self._context.socket(zmq.DEALER) as dealer:
-                _connect(dealer, self._replay_endpoint)
+                _connect(dealer, "replay_endpoint", self._replay_endpoint)
                 await dealer.send_multipart(replay_request(start))
                 with contextlib.suppress(TimeoutError):
                     await self._receive_replay(dealer)
@@ -199,11 +202,12 @@ class AsyncKvEventSubscriber(_Subscriber):
             await asyncio.sleep(0)
 
 
-def _connect(socket: zmq.Socket[bytes] | zmq.asyncio.Socket, endpoint: str) -> None:
+def _connect(socket: zmq.Socket[bytes] | zmq.asyncio.Socket, name: str, address: str) -> None:
     socket.set(zmq.LINGER, 0)  # An engine that cannot be reached must not hold up the end.
     try:
-        socket.connect(endpoint)
+        socket.connect(address)
     except zmq.ZMQError as error:
         raise ValueError(
-            f'{endpoint!r} is no address to connect to ({error}); use one such as "tcp://localhost:5557"'
+            f"{name} must be an address to connect to, with protocol and port, such as "
+            f'"tcp://localhost:5557", got {address!r}'
         ) from error

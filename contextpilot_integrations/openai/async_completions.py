@@ -34,7 +34,7 @@ class AsyncCompletions:
 
     Raises:
         TypeError: If the client is of the other kind.
-        ValueError: If the follower has another pilot.
+        ValueError: If the follower has another pilot, or ``context_window`` is below 1.
     """
 
     def __init__(
@@ -126,7 +126,8 @@ class AsyncCompletions:
             show_progress,
             params,
         )
-        slots, started = asyncio.Semaphore(max_in_flight), [asyncio.Event() for _ in exchanges]
+        slots = asyncio.Semaphore(max_in_flight)
+        started, trouble = [asyncio.Event() for _ in exchanges], asyncio.Event()
         heirs: dict[int, int] = {}
         with tqdm(total=len(exchanges), leave=False, disable=None if show_progress else True) as bar:
 
@@ -137,14 +138,14 @@ class AsyncCompletions:
             try:
                 async with asyncio.TaskGroup() as tasks:
                     for place in schedule:
+                        await slots.acquire()
                         leader = leader_of[place]
-                        while leader is not None and leader != place:
+                        while leader is not None and leader != place and not trouble.is_set():
                             await started[leader].wait()
-                            if exchanges[leader].frees_followers:
+                            if exchanges[leader].began:
                                 break
                             leader = heirs.setdefault(leader, place)
-                        await slots.acquire()
-                        task = tasks.create_task(self._finish(exchanges[place], started[place]))
+                        task = tasks.create_task(self._finish(exchanges[place], started[place], trouble))
                         task.add_done_callback(release)
             except BaseException:
                 for exchange in exchanges:
@@ -152,13 +153,19 @@ class AsyncCompletions:
                 raise
         return [exchange.completion for exchange in exchanges]
 
-    async def _finish(self, exchange: Exchange, started: asyncio.Event) -> None:
-        exchange.on_first_token = started.set
+    async def _finish(self, exchange: Exchange, started: asyncio.Event, trouble: asyncio.Event) -> None:
+        def on_first_token() -> None:
+            trouble.clear()
+            started.set()
+
+        exchange.on_first_token = on_first_token
         try:
             with suppress(Exception):  # The exchange holds it.
                 async for _ in self._chunks(exchange):
                     pass
         finally:
+            if exchange.met_trouble:
+                trouble.set()
             started.set()
 
     async def _chunks(self, exchange: Exchange) -> AsyncGenerator[str]:

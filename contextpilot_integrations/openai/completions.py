@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
-from threading import Event, Lock
+from threading import Event, Lock, Semaphore
 from typing import TYPE_CHECKING, Any
 
 import openai
@@ -57,7 +57,7 @@ class Completions:
 
     Raises:
         TypeError: If the client is of the other kind.
-        ValueError: If the follower has another pilot.
+        ValueError: If the follower has another pilot, or ``context_window`` is below 1.
     """
 
     def __init__(
@@ -169,8 +169,13 @@ class Completions:
 
         A burst of requests would reach the engine before the first of them had filled its cache. So a
         request starts only when the one before it with which it shares most has had its first token. Where
-        that one fails before, the first of those who waited for it goes ahead of the others; where it
-        timed out, nobody waits any longer.
+        that one is refused, the first of those who waited for it goes ahead of the others. Where one fails
+        as any other would now (a time-out, a lost connection, an overloaded server), nobody waits for
+        anyone until a first token comes again.
+
+        Requests that have only the system prompt in common do not wait for one another, since that would
+        cost each such batch a time to first token: an engine that has not cached it yet may compute it up to
+        ``max_in_flight`` times. Where it is long, send one request by `complete` first.
 
         Args:
             contexts: One context per request, best first.
@@ -188,27 +193,34 @@ class Completions:
             TypeError: If a context holds anything but context blocks, or a further parameter is one that is
                 set here.
             ValueError: If there are not as many questions or request ids as contexts, or ``max_in_flight``
-                is below 1.
+                is no integer of at least 1.
         """
         exchanges, schedule, leader_of = self._planner.batch(
             contexts, questions, tenant, request_ids, max_in_flight, show_progress, params
         )
-        started = [Event() for _ in exchanges]
+        slots = Semaphore(max_in_flight)
+        started, trouble = [Event() for _ in exchanges], Event()
         heirs: dict[int, int] = {}
         with (
             tqdm(total=len(exchanges), leave=False, disable=None if show_progress else True) as bar,
             ThreadPoolExecutor(max_in_flight) as pool,
         ):
+
+            def release(_: object) -> None:
+                slots.release()
+                bar.update()
+
             try:
                 for place in schedule:
+                    slots.acquire()
                     leader = leader_of[place]
-                    while leader is not None and leader != place:
+                    while leader is not None and leader != place and not trouble.is_set():
                         started[leader].wait()
-                        if exchanges[leader].frees_followers:
+                        if exchanges[leader].began:
                             break
                         leader = heirs.setdefault(leader, place)
-                    answered = pool.submit(self._finish, exchanges[place], started[place])
-                    answered.add_done_callback(lambda _: bar.update())
+                    answered = pool.submit(self._finish, exchanges[place], started[place], trouble)
+                    answered.add_done_callback(release)
                 pool.shutdown()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -217,13 +229,19 @@ class Completions:
                 raise
         return [exchange.completion for exchange in exchanges]
 
-    def _finish(self, exchange: Exchange, started: Event) -> None:
-        exchange.on_first_token = started.set
+    def _finish(self, exchange: Exchange, started: Event, trouble: Event) -> None:
+        def on_first_token() -> None:
+            trouble.clear()
+            started.set()
+
+        exchange.on_first_token = on_first_token
         try:
             with suppress(Exception):  # The exchange holds it.
                 for _ in self._chunks(exchange):
                     pass
         finally:
+            if exchange.met_trouble:
+                trouble.set()
             started.set()
 
     def _chunks(self, exchange: Exchange) -> Generator[str]:

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import openai
-from openai.types.chat import ChatCompletionChunk
+from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageFunctionToolCall
+from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
+from openai.types.chat.chat_completion_message_function_tool_call import Function
 
 from contextpilot_integrations.edits import Edit
 from contextpilot_integrations.engines.detection import Server
 from contextpilot_integrations.engines.usage import Usage, read_usage
 from contextpilot_integrations.openai.completion import Completion
+from contextpilot_integrations.openai.retries import is_passing
 from contextpilot_integrations.plan import Plan
 
 __all__ = ["Exchange", "reading_chunks"]
@@ -72,6 +74,7 @@ class Exchange:
         self._params = params
         self._edits = edits
         self._texts: list[str] = []
+        self._tool_calls: dict[int, ChatCompletionMessageFunctionToolCall] = {}
         self._usage = Usage()
         self._finish_reason: str | None = None
         self._sent: float | None = None
@@ -125,10 +128,25 @@ class Exchange:
                 self.on_first_token()
             if not choice.index:
                 text += (choice.delta and choice.delta.content) or ""
+                for tool_call in (choice.delta and choice.delta.tool_calls) or ():
+                    self._add_tool_call(tool_call)
                 self._finish_reason = choice.finish_reason or self._finish_reason
         if text:
             self._texts.append(text)
         return text
+
+    def _add_tool_call(self, part: ChoiceDeltaToolCall) -> None:
+        # A server that numbers no calls sends each whole.
+        number = len(self._tool_calls) if part.index is None else part.index
+        if number not in self._tool_calls:
+            function = Function(name="", arguments="")
+            call = ChatCompletionMessageFunctionToolCall(id="", type="function", function=function)
+            self._tool_calls[number] = call
+        call = self._tool_calls[number]
+        call.id = call.id or part.id or ""
+        if part.function:
+            call.function.name = call.function.name or part.function.name or ""
+            call.function.arguments += part.function.arguments or ""
 
     def end(self, content_type: str) -> None:
         """Take note that the answer has ended.
@@ -154,12 +172,12 @@ class Exchange:
             self._ended = time.perf_counter()
 
     @property
-    def frees_followers(self) -> bool:
-        """Whether those who waited for its first token wait no longer, and for no heir's either.
+    def met_trouble(self) -> bool:
+        """Whether it had no first token for a reason that others would meet now.
 
-        Behind a server that does not answer, the time-outs of one heir after another would add up.
+        Behind a server that does not answer, those who wait for one another would add up their time-outs.
         """
-        return self.began or isinstance(self.error, openai.APITimeoutError)
+        return not self.began and self.error is not None and is_passing(self.error)
 
     @property
     def completion(self) -> Completion:
@@ -175,4 +193,5 @@ class Exchange:
             None if self._first_token is None else self._first_token - sent,
             now - sent,
             self._edits,
+            tuple([call.model_copy(deep=True) for call in self._tool_calls.values()]),
         )

@@ -70,6 +70,8 @@ class Planner:
         context_window: int | None,
         follower: CacheFollower | None,
     ) -> None:
+        if context_window is not None and not context_window >= 1:
+            raise ValueError(f"context_window must be at least 1, got {context_window}")
         self.pilot = pilot
         self.tracker = None if follower is None else _tracker(follower, pilot)
         self.server = None if engine is None else Server(engine, context_window)
@@ -142,8 +144,8 @@ class Planner:
         contexts, questions = list(contexts), list(questions)
         if len(contexts) != len(questions):
             raise ValueError(f"there are {len(contexts)} contexts for {len(questions)} questions")
-        if max_in_flight < 1:
-            raise ValueError(f"max_in_flight must be at least 1, got {max_in_flight}")
+        if not isinstance(max_in_flight, int) or max_in_flight < 1:
+            raise ValueError(f"max_in_flight must be an integer of at least 1, got {max_in_flight!r}")
         batch = self.pilot.prepare_batch(
             contexts,
             namespace=self._namespace(tenant, self.preamble),

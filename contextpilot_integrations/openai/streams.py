@@ -30,7 +30,7 @@ class CompletionStream:
 
     @property
     def completion(self) -> Completion:
-        """What has come back so far; once the text has ended, the whole answer and its usage."""
+        """What has come back so far; once the text has ended, the whole answer, tool calls and usage."""
         return self._exchange.completion
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ class AsyncCompletionStream:
 
     @property
     def completion(self) -> Completion:
-        """What has come back so far; once the text has ended, the whole answer and its usage."""
+        """What has come back so far; once the text has ended, the whole answer, tool calls and usage."""
         return self._exchange.completion
 
     async def aclose(self) -> None:

@@ -416,8 +416,8 @@ def test_a_request_that_reaches_nobody_does_not_keep_the_program_from_ending():
     ],
 )
 async def test_an_address_that_is_none_fails_at_once(subscriber, follower, wrong):
-    named = re.escape(repr(wrong[1] or wrong[0]))
-    with pytest.raises(ValueError, match=f'{named} is no address to connect to.*"tcp://localhost:5557"'):
+    name, named = "replay_endpoint" if wrong[1] else "endpoint", re.escape(repr(wrong[1] or wrong[0]))
+    with pytest.raises(ValueError, match=f'^{name} must be .* such as "tcp://localhost:5557", got {named}'):
         async with subscriber(follower, *wrong):
             pass
 

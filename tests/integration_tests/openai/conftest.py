@@ -50,7 +50,7 @@ class Weather:
             "prompt_tokens_details": {"cached_tokens": 4},
         }
     )
-    deltas: tuple[dict[str, str], ...] = ({"content": "An "}, {"content": "answer."})
+    deltas: tuple[dict[str, object], ...] = ({"content": "An "}, {"content": "answer."})
     wait: float = 0.0
     after: str = ""
     body: bytes = b""

@@ -1,10 +1,12 @@
 """Batches: in which order requests reach the engine, how many at a time, and what a failure stops."""
 
 import asyncio
+import math
 import random
 import threading
 from itertools import takewhile
 
+import httpx
 import openai
 import pytest
 
@@ -80,14 +82,12 @@ async def test_those_with_the_same_leader_run_together(connect, engine, weather,
     assert engine.log.index(("arrived", "D")) < engine.log.index(("first token", "B"))
 
 
-@pytest.mark.parametrize("error", [{"status": 400}, {"cut": 0}, {"cut": 1}])
-async def test_a_failing_leader_blocks_nobody_and_has_an_heir(connect, engine, weather, blocks, error):
+async def test_a_refused_leader_blocks_nobody_and_has_an_heir(connect, engine, weather, blocks):
     engine.fine = weather(wait=WAIT)
-    engine.weather["A"] = [weather(**error)] * 3
-    completions = connect(engine, max_retries=2)
-    found = await completions.complete_batch([blocks(words) for words in FAMILY], "ABCD", max_in_flight=4)
+    engine.weather["A"] = [weather(400)]
+    found = await connect(engine).complete_batch([blocks(words) for words in FAMILY], "ABCD", max_in_flight=4)
     assert [completion.text for completion in found] == ["", *["An answer."] * 3]
-    assert isinstance(found[0].error, openai.BadRequestError if error == {"status": 400} else Exception)
+    assert isinstance(found[0].error, openai.BadRequestError)
     assert [completion.error for completion in found[1:]] == [None] * 3
     # B leads now: C and D find in the cache what they would have found of A's.
     heir = engine.log.index(("first token", "B"))
@@ -95,14 +95,28 @@ async def test_a_failing_leader_blocks_nobody_and_has_an_heir(connect, engine, w
     assert heir < engine.log.index(("arrived", "D"))
 
 
-async def test_nobody_stands_in_line_behind_one_that_timed_out(connect, engine, weather, blocks):
-    engine.weather["A"] = [weather(after="never")]
-    engine.weather["B"] = [weather(after="D")]  # In line, D would wait for B's first token.
-    contexts = [blocks(words) for words in FAMILY]
+@pytest.mark.parametrize("trouble", [{"after": "never"}, {"cut": 0}, {"cut": 1}, {"status": 503}])
+async def test_nobody_waits_for_anyone_while_the_server_is_in_trouble(
+    connect, engine, weather, blocks, trouble
+):
+    contexts = [blocks(words) for words in ("oak", "oak elm", "oak elm ash", "fig", "fig yew")]
+    engine.weather["A"] = [weather(**trouble)]
+    for question in "BCD":
+        engine.weather[question] = [weather(after="E")]  # In line, C would wait for B, and E for D.
     completions = connect(engine, max_retries=0)
-    found = await completions.complete_batch(contexts, "ABCD", max_in_flight=4, timeout=6)
-    assert isinstance(found[0].error, openai.APITimeoutError)
-    assert [completion.error for completion in found[1:]] == [None] * 3
+    found = await completions.complete_batch(contexts, "ABCDE", max_in_flight=4, timeout=6)
+    assert isinstance(found[0].error, openai.APIError | httpx.HTTPError)
+    assert [completion.error for completion in found[1:]] == [None] * 4
+
+
+async def test_those_who_come_after_the_trouble_wait_again(connect, engine, weather, blocks):
+    contexts = [blocks(words) for words in ("oak", "oak elm", "fig", "fig yew")]
+    engine.weather["A"] = [weather(503)]
+    engine.weather["C"] = [weather(wait=20 * WAIT)]
+    completions = connect(engine, max_retries=0)
+    found = await completions.complete_batch(contexts, "ABCD", max_in_flight=2)
+    assert [completion.error is None for completion in found] == [False, True, True, True]
+    assert engine.log.index(("first token", "C")) < engine.log.index(("arrived", "D"))
 
 
 async def test_an_answer_that_breaks_off_leads_all_the_same(connect, engine, weather, blocks):
@@ -163,8 +177,9 @@ async def test_bad_arguments_are_refused(connect, engine, blocks):
     assert await completions.complete_batch([], []) == []
     with pytest.raises(ValueError, match="1 contexts for 2 questions"):
         await completions.complete_batch([blocks("oak")], ["A?", "B?"])
-    with pytest.raises(ValueError, match="max_in_flight must be at least 1, got 0"):
-        await completions.complete_batch([blocks("oak")], ["A?"], max_in_flight=0)
+    for wrong in (0, 2.5, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"max_in_flight must be an integer of at least 1, got {wrong}"):
+            await completions.complete_batch([blocks("oak")], ["A?"], max_in_flight=wrong)
     assert engine.bodies == []
 
 

@@ -193,6 +193,28 @@ class TestWhatComesBack:
         assert texts == ["An ", "answer."]
         assert (completion.text, completion.usage) == ("An answer.", FULL)
 
+    async def test_tools_that_were_called_and_how_to_go_on(self, connect, engine, weather):
+        call = read_file("a.txt")
+        function = call["function"]
+        parts = [
+            {**call, "function": {**function, "arguments": ""}},
+            *({"function": {"arguments": letter}} for letter in function["arguments"]),
+        ]
+        engine.weather["Read it."] = [
+            weather(deltas=tuple({"tool_calls": [{"index": 0, **part}]} for part in parts))
+        ]
+        completions, messages = connect(engine), [{"role": "user", "content": "Read it."}]
+        texts, completion = await completions.read(messages=messages)
+        assert (texts, completion.text) == ([], "")
+        assert [tool_call.model_dump() for tool_call in completion.tool_calls] == [call]
+        messages += [
+            completion.message,
+            {"role": "tool", "tool_call_id": completion.tool_calls[0].id, "content": "An oak."},
+        ]
+        completion = await completions.complete(messages=messages)
+        assert engine.bodies[1]["messages"][1] == {"role": "assistant", "content": "", "tool_calls": [call]}
+        assert completion.message == {"role": "assistant", "content": "An answer."}
+
     @pytest.mark.parametrize("usage", [None, "missing"])
     async def test_no_usage_is_unknown_usage(self, connect, engine, weather, usage):
         engine.fine = weather(usage=usage)

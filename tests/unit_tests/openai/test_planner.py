@@ -1,5 +1,7 @@
 """What is made of a server that does not say what it is."""
 
+import math
+
 import httpx
 import openai
 import pytest
@@ -9,10 +11,20 @@ from contextpilot_integrations.engines import PLAIN
 from contextpilot_integrations.openai.planner import Planner
 
 
+def make_planner(context_window):
+    settings = {"preamble": "", "engine": None, "context_window": context_window, "follower": None}
+    return Planner(ContextPilot(), "http://localhost:1/v1", model="m", **settings)
+
+
 @pytest.fixture
 def planner():
-    settings = {"preamble": "", "engine": None, "context_window": None, "follower": None}
-    return Planner(ContextPilot(), "http://localhost:1/v1", model="m", **settings)
+    return make_planner(None)
+
+
+@pytest.mark.parametrize("tokens", [0, -1, math.nan])
+def test_a_window_that_nothing_fits_in_is_refused(tokens):
+    with pytest.raises(ValueError, match=f"context_window must be at least 1, got {tokens}"):
+        make_planner(tokens)
 
 
 def test_a_server_that_let_us_wait_is_not_asked_before_every_request(planner):
