@@ -163,6 +163,8 @@ class AsyncKvEventSubscriber(_Subscriber):
         socket = self._context.socket(zmq.SUB)
         self._subscribe(socket)
         self._task = asyncio.create_task(self._listen(socket), name="kv-events")
+        # Not by the task itself, which is cancelled before it has begun where the block ends at once.
+        self._task.add_done_callback(lambda _: socket.close())
         return self
 
     async def __aexit__(
@@ -172,15 +174,14 @@ class AsyncKvEventSubscriber(_Subscriber):
         await asyncio.wait([self._task], timeout=_CLOSING_SECONDS)
 
     async def _listen(self, socket: zmq.asyncio.Socket) -> None:
-        with socket:
-            while True:
-                try:
-                    await self._receive(await socket.recv_multipart())
-                except zmq.ContextTerminated as error:  # By the application: no more will come.
-                    self._failed(error)
-                    return
-                except Exception as error:
-                    self._failed(error)
+        while True:
+            try:
+                await self._receive(await socket.recv_multipart())
+            except zmq.ContextTerminated as error:  # By the application: no more will come.
+                self._failed(error)
+                return
+            except Exception as error:
+                self._failed(error)
 
     async def _receive(self, frames: list[bytes]) -> None:
         start = self._stream.missing_before(frames)

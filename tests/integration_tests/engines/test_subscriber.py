@@ -1,6 +1,7 @@
 """Both subscribers on real ZeroMQ sockets, beside a publisher that works as those of vLLM and SGLang do."""
 
 import asyncio
+import gc
 import itertools
 import math
 import re
@@ -9,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from contextlib import asynccontextmanager, contextmanager
 
 import msgspec
@@ -373,6 +375,16 @@ async def test_it_closes_while_it_waits_for_a_replay(subscriber, follower):
             publisher.publish(STORED)
             await until(lambda: publisher.asked == [0])
         assert time.monotonic() - start < PATIENCE
+
+
+async def test_it_closes_before_it_has_begun(subscriber, follower):
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "error", ResourceWarning
+        )  # Of a socket that the garbage collector has to close.
+        async with subscriber(follower, "tcp://127.0.0.1:9"):
+            pass
+        gc.collect()
 
 
 async def test_it_closes_though_the_engine_never_was_there(subscriber, follower):
