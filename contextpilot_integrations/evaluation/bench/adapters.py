@@ -114,6 +114,19 @@ def _text(number: int) -> str:
     return f"What document {number} says. " * (_CHARACTERS // 25)
 
 
+def _metadata(block: ContextBlock) -> dict[str, Any]:
+    """Return what LlamaIndex's SimpleDirectoryReader notes of a file."""
+    return {
+        "page_label": "7",
+        "file_name": f"{block.id}.pdf",
+        "file_path": f"/handbook/{block.id}.pdf",
+        "file_type": "application/pdf",
+        "file_size": 123_456,
+        "creation_date": "2026-01-31",
+        "last_modified_date": "2026-02-28",
+    }
+
+
 def _langchain_retriever(contexts: Sequence[Sequence[ContextBlock]]) -> Calls:
     from langchain_core.callbacks import CallbackManagerForRetrieverRun
     from langchain_core.documents import Document
@@ -127,7 +140,7 @@ def _langchain_retriever(contexts: Sequence[Sequence[ContextBlock]]) -> Calls:
         ) -> list[Document]:
             return found[int(query)]
 
-    found = [[Document(block.text, id=str(block.id)) for block in context] for context in contexts]
+    found = _documents(contexts)
     plain = Finds()
     ours = ContextPilotRetriever(retriever=plain)
     return [
@@ -137,13 +150,19 @@ def _langchain_retriever(contexts: Sequence[Sequence[ContextBlock]]) -> Calls:
 
 
 def _langchain_aligner(contexts: Sequence[Sequence[ContextBlock]]) -> Calls:
-    from langchain_core.documents import Document
-
     from contextpilot_integrations.langchain import ContextPilotAligner
 
     ours = ContextPilotAligner()
-    found = [[Document(block.text, id=str(block.id)) for block in context] for context in contexts]
-    return [(partial(ours.invoke, documents), None) for documents in found]
+    return [(partial(ours.invoke, documents), None) for documents in _documents(contexts)]
+
+
+def _documents(contexts: Sequence[Sequence[ContextBlock]]) -> list[list[Any]]:
+    from langchain_core.documents import Document
+
+    return [
+        [Document(block.text, id=str(block.id), metadata=_metadata(block)) for block in context]
+        for context in contexts
+    ]
 
 
 def _llama_index_retriever(contexts: Sequence[Sequence[ContextBlock]]) -> Calls:
@@ -173,12 +192,28 @@ def _llama_index_postprocessor(contexts: Sequence[Sequence[ContextBlock]]) -> Ca
 
 
 def _nodes(contexts: Sequence[Sequence[ContextBlock]]) -> list[list[Any]]:
-    from llama_index.core.schema import NodeWithScore, TextNode
+    from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
-    return [
-        [NodeWithScore(node=TextNode(id_=str(block.id), text=block.text), score=0.5) for block in context]
-        for context in contexts
-    ]
+    def node(block: ContextBlock) -> NodeWithScore:
+        metadata = _metadata(block)
+        hidden = [key for key in metadata if key not in ("page_label", "file_path")]
+        relationships = {
+            kind: RelatedNodeInfo(node_id=f"{block.id}-{kind.value}", metadata=metadata)
+            for kind in (NodeRelationship.SOURCE, NodeRelationship.PREVIOUS, NodeRelationship.NEXT)
+        }
+        return NodeWithScore(
+            node=TextNode(
+                id_=str(block.id),
+                text=block.text,
+                metadata=metadata,
+                relationships=relationships,
+                excluded_llm_metadata_keys=hidden,
+                excluded_embed_metadata_keys=hidden,
+            ),
+            score=0.5,
+        )
+
+    return [[node(block) for block in context] for context in contexts]
 
 
 def _mem0_memory(contexts: Sequence[Sequence[ContextBlock]]) -> Calls:
