@@ -162,9 +162,9 @@ def copied(value: Any) -> Any:
     if kind in _IMMUTABLE:
         return value
     if kind is dict:
-        return {key: copied(part) for key, part in value.items()}
+        return {key: part if type(part) in _IMMUTABLE else copied(part) for key, part in value.items()}
     if kind is list:
-        return [copied(part) for part in value]
+        return [part if type(part) in _IMMUTABLE else copied(part) for part in value]
     try:
         return deepcopy(value)
     except Exception:

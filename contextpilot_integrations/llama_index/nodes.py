@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any
 
-from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, RelatedNodeInfo
+from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore
 
 from contextpilot_integrations.block import ContextBlock, marker
 from contextpilot_integrations.plan import Plan
@@ -184,7 +184,7 @@ def _seen(node: BaseNode, metadata_keys: Collection[str] | None) -> BaseNode:
 
 
 def _with_plan(node: BaseNode, block: ContextBlock, entry: PlanMetadata) -> BaseNode:
-    """Return a deep copy of a node that shows its marker in front of what it showed."""
+    """Return a copy of a node that shows its marker in front of what it showed."""
     fields = {
         name: _copied(name, value) for name, value in vars(node).items() if type(value) not in _IMMUTABLE
     }
@@ -206,12 +206,6 @@ def _copied(name: str, value: Any) -> Any:
         return value
     if name == "embedding":  # Hundreds of floats, which need no copies of their own.
         return [*value]
-    if name == "relationships":
-        return {kind: _relation(related) for kind, related in value.items()}
+    if name == "relationships":  # What tells of other nodes is shared, else it would cost more than all else.
+        return {**value}
     return copied(value)
-
-
-def _relation(related: RelatedNodeInfo | list[RelatedNodeInfo]) -> RelatedNodeInfo | list[RelatedNodeInfo]:
-    if isinstance(related, list):
-        return [one.model_copy(update={"metadata": copied(one.metadata)}) for one in related]
-    return related.model_copy(update={"metadata": copied(related.metadata)})
