@@ -17,10 +17,11 @@ from typing import Any, Self
 
 try:
     import faiss as _faiss  # noqa: F401
+    import filelock as _filelock  # noqa: F401
     import langchain_core as _langchain_core  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        "contextpilot_integrations.retrievers.faiss needs faiss-cpu and langchain-core: "
+        "contextpilot_integrations.retrievers.faiss needs faiss-cpu, filelock and langchain-core: "
         'pip install "contextpilot-integrations[faiss]"'
     ) from error
 
