@@ -14,10 +14,9 @@ fractions to compare with.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import Any, TypeAlias
-
-import numpy as np
 
 from contextpilot_integrations.retrievers.json_paths import values_at
 
@@ -35,7 +34,7 @@ or lists, one that fits is enough.
 def allowed_values(condition: Filter) -> dict[str, list[Scalar]]:
     """Return for each key the values that are allowed.
 
-    Values of numpy's become Python's own.
+    Numbers of numpy's become such as JSON can hold.
 
     Raises:
         TypeError: If a key is no string, or a value anything but a string, a number or a bool.
@@ -45,7 +44,7 @@ def allowed_values(condition: Filter) -> dict[str, list[Scalar]]:
         if not isinstance(key, str):
             raise TypeError(f"the keys of a filter must be strings, not {type(key).__name__}")
     allowed = {
-        key: [one.item() if isinstance(one, np.generic) else one for one in _as_values(value)]
+        key: [*map(_plain, value if isinstance(value, list | tuple | set | frozenset) else [value])]
         for key, value in condition.items()
     }
     for key, values in allowed.items():
@@ -68,8 +67,12 @@ def matches(allowed: Mapping[str, list[Scalar]], metadata: Mapping[str, Any]) ->
     )
 
 
-def _as_values(value: Any) -> Collection[Any]:
-    return value if isinstance(value, list | tuple | set | frozenset) else [value]
+def _plain(value: Any) -> Any:
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
 
 
 def _same(left: Any, right: Any) -> bool:

@@ -129,7 +129,7 @@ class TestFilters:
 
     async def test_numbers_of_numpys(self, retriever, either):
         query = " ".join(WORDS)
-        condition = {"n": {np.int64(2), np.float32(3)}, "even": np.True_}
+        condition = {"n": {np.int64(2), np.float32(3)}, "even": True}
         assert ids(await either(retriever, "invoke", query, filter=condition)) == ["d002"]
 
     async def test_both_stores_mean_the_same(self, client, fresh_index, either):
