@@ -16,17 +16,21 @@ def format_memories(found: Mapping[str, Any]) -> str:
     """Write what a planned search found into a prompt of its own; put the question behind it.
 
     Each memory is a paragraph, a marker and its text, in the order to send; the order of relevance is told
-    behind them where it is another one. Memories may have been dropped from ``found["results"]`` meanwhile.
-    In a chat that goes on, `ContextPilotMemory.turn_context` repeats nothing.
+    behind them where it is another one. A memory whose text is None is left out, and others may have been
+    dropped from ``found["results"]`` meanwhile. In a chat that goes on, `ContextPilotMemory.turn_context`
+    repeats nothing.
 
     Args:
         found: What `ContextPilotMemory.search` returned.
 
     Raises:
-        ValueError: If no pilot planned it.
+        ValueError: If there is no plan in it.
     """
     if PLAN_KEY not in found:
-        raise ValueError(f'there is no plan under "{PLAN_KEY}"; give what ContextPilotMemory.search returned')
+        raise ValueError(
+            f'there is no plan under "{PLAN_KEY}": give what ContextPilotMemory.search returned; '
+            "where that had to return it without, it logged a warning"
+        )
     planned = [
         (memory[PLAN_KEY], to_block(memory))
         for memory in found["results"]

@@ -179,6 +179,10 @@ class ContextPilotMemory(PlannedMemory):
         answer the text depends on the messages and the memories alone, before the first one its order on what
         is cached. No score and no date gets into it.
 
+        A memory that was deleted is not found any more, which a search does not tell from one that does not
+        fit: it stays in the messages, and no turn says that it no longer holds. Where that matters, cut it
+        from them, or say so in the turn's message; ``["contextpilot"]["label"]`` was its marker's.
+
         Args:
             query: As Mem0 takes it.
             messages: All that go out before the turn's own message, as OpenAI's API has them: mappings, or

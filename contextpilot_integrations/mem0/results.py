@@ -18,8 +18,9 @@ class MemoryEntry(TypedDict):
 
     Attributes:
         rank: The memory's place among those found, counted from 0, best first.
-        position: Its place in the order to send, counted from 0. None where an equal one stands before it.
-        label: What its marker in the prompt shows.
+        position: Its place in the order to send, counted from 0. None where an equal one stands before it,
+            or where it has no text.
+        label: What its marker in the prompt shows; empty where it has no text.
         shown_as: The annotation that stands for it in the turn's text, and perhaps for its neighbours, since
             the model can see it in an earlier message. None where it is written in full.
         replaces: The label under which an earlier message shows the text that this one was updated from.
@@ -59,13 +60,15 @@ class PlanEntry(TypedDict):
 def blocks_of(found: object) -> list[ContextBlock]:
     """Return the context blocks of the memories that a search found, best first.
 
+    A memory whose text is None has no block.
+
     Raises:
         TypeError: If it is not what Mem0's search returns.
     """
     memories = found.get("results") if isinstance(found, Mapping) else None
     if not isinstance(memories, list | tuple):
         raise TypeError(f'a search must return a dict with "results", not {type(found).__name__}')
-    return [to_block(memory) for memory in memories]
+    return [to_block(memory) for memory in memories if not _has_no_text(memory)]
 
 
 def to_block(memory: Mapping[str, Any]) -> ContextBlock:
@@ -99,25 +102,27 @@ def planned_result(
         blocks: Its memories' blocks.
         plan: Theirs.
         order_template: The wording of the order annotation.
-        shown_as: The annotations that are shown instead of memories, by rank.
-        replaces: The labels of what memories were updated from, by rank.
+        shown_as: The annotations that are shown instead of memories, by their blocks' places.
+        replaces: The labels of what memories were updated from, by their blocks' places.
     """
-    positions = {rank: position for position, rank in enumerate(plan.ranks)}
+    memories: Sequence[Mapping[str, Any]] = found["results"]
+    # The plan counts blocks, the entries count memories.
+    ranks = [rank for rank, memory in enumerate(memories) if not _has_no_text(memory)]
+    entries = [
+        MemoryEntry(rank=rank, position=None, label="", shown_as=None, replaces=None)
+        for rank in range(len(memories))
+    ]
+    for place, (rank, block) in enumerate(zip(ranks, blocks, strict=True)):
+        entries[rank]["label"] = block.label
+        entries[rank]["shown_as"] = shown_as.get(place)
+        entries[rank]["replaces"] = replaces.get(place)
+    for position, place in enumerate(plan.ranks):
+        entries[ranks[place]]["position"] = position
     results = [
-        copied(dict(memory))
-        | {
-            PLAN_KEY: MemoryEntry(
-                rank=rank,
-                position=positions.get(rank),
-                label=block.label,
-                shown_as=shown_as.get(rank),
-                replaces=replaces.get(rank),
-            )
-        }
-        for rank, (memory, block) in enumerate(zip(found["results"], blocks, strict=True))
+        copied(dict(memory)) | {PLAN_KEY: entry} for memory, entry in zip(memories, entries, strict=True)
     ]
     entry = PlanEntry(
-        order=list(plan.ranks),
+        order=[ranks[place] for place in plan.ranks],
         order_annotation=plan.order_annotation,
         order_template=order_template,
         outcome=plan.outcome.value,
@@ -129,3 +134,7 @@ def planned_result(
     # "results" keeps its place among the keys.
     rest = {key: None if key == "results" else copied(value) for key, value in found.items()}
     return {**rest, "results": results, PLAN_KEY: entry}
+
+
+def _has_no_text(memory: object) -> bool:
+    return isinstance(memory, Mapping) and memory.get("memory", "") is None

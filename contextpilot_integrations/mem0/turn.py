@@ -29,7 +29,7 @@ class TurnContext:
         text: For the turn's own message; put the question behind an empty line. Empty where nothing was
             found.
         found: What Mem0 found, copied, with the plan beside (`MemoryEntry`, `PlanEntry`).
-        plan: The same plan: the blocks of all memories found, and whose they are.
+        plan: The same plan: the blocks of all memories found that have a text, and whose they are.
     """
 
     text: str = field(repr=False)

@@ -18,7 +18,6 @@ _LABEL = r"[A-Za-z0-9_.-]{1,8}"
 _START = re.escape(MARKER_START)
 # The paragraph's beginning is told behind the first characters: so a search for those leads here, and fast.
 _MARKER = re.compile(rf"{_START}(?:(?<=\A{_START})|(?<=\n\n{_START}))({_LABEL})\](?: |(?=\n\n)|\Z)")
-_MAX_PARAGRAPHS = 16  # Of an earlier text of a memory: where it ends is not known beforehand.
 
 
 class _Shown:
@@ -38,10 +37,10 @@ class _Shown:
         return self.content == text or self.content.startswith(f"{text}\n\n")
 
     @cached_property
-    def beginnings(self) -> list[str]:
-        """What may be its text: any number of its first paragraphs."""
-        paragraphs = self.content.split("\n\n", _MAX_PARAGRAPHS)
-        return ["\n\n".join(paragraphs[: count + 1]) for count in range(len(paragraphs))]
+    def pieces(self) -> list[str]:
+        """Its paragraphs, each with what separates it from the last: any number may be its text."""
+        first, *others = self.content.split("\n\n")
+        return [first, *(f"\n\n{paragraph}" for paragraph in others)]
 
 
 class View:
@@ -98,7 +97,7 @@ class View:
         No list of what was sent is needed: a label stands for an id and a text, so it tells whether a text in
         view is an earlier one of this id.
         """
-        label_of = labels_of(block.id)
+        labels = labels_of(block.id)
         for shown in reversed(self._shown):
             if shown.label == block.label and shown.content.startswith(block.text):
                 if shown.holds(block.text) and block.label not in self._replaced:
@@ -106,9 +105,7 @@ class View:
                 continue  # It was replaced in its turn, or may be its own text with something behind it.
             if shown.label in self._labels and shown.label != block.label:
                 continue  # What was found as well is an earlier text of none.
-            if shown.id in (None, block.id) and any(
-                label_of(text) == shown.label for text in shown.beginnings
-            ):
+            if shown.id in (None, block.id) and shown.label in labels(shown.pieces):
                 return shown.label
         return None
 

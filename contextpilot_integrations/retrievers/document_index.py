@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, cast
 
 import faiss
 import numpy as np
@@ -121,21 +121,20 @@ class DocumentIndex:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Save it as a FAISS file and JSON lines, which replace what the folder held at one stroke.
 
-        Meanwhile it can be searched and changed; what is saved is what it held at the start.
+        Meanwhile it can be searched and changed; what is saved is what it held when the writing began, which
+        waits for others that save into the folder.
 
         Args:
             folder: Made where it is missing. Only its owner may read the files.
 
         Raises:
             ValueError: If nothing was ever added.
+            FileExistsError: If the folder has an ``index.json`` that was saved by something else.
             OSError: If a file cannot be written; what was saved before is there still.
         """
-        with self._lock.reading():
-            if self._vectors is None:
-                raise ValueError("the index is empty: add documents before saving it")
-            vectors: Any = faiss.clone_index(self._vectors)
-            records = [*self._records]
-        write_saved(folder, vectors, records)
+        if self._vectors is None:
+            raise ValueError("the index is empty: add documents before saving it")
+        write_saved(folder, self._snapshot)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Self:
@@ -149,6 +148,11 @@ class DocumentIndex:
         index._vectors, index._records = read_saved(folder)
         index._rows = {record.id: row for row, record in enumerate(index._records)}
         return index
+
+    def _snapshot(self) -> tuple[faiss.IndexFlatIP, list[Record]]:
+        with self._lock.reading():
+            vectors: Any = faiss.clone_index(cast("faiss.IndexFlatIP", self._vectors))
+            return vectors, [*self._records]
 
     def _check_dimension(self, dimension: int) -> None:
         if self._vectors is not None and self._vectors.d != dimension:

@@ -79,7 +79,7 @@ class ElasticsearchRetriever(BatchRetriever):
     Raises:
         ValueError: If ``k`` is negative, a name in ``index`` is empty, there is no client, or the server
             refuses a request as wrong.
-        TypeError: If a filter compares with anything but strings, numbers and bools.
+        TypeError: If a filter compares with anything but strings, numbers and bools, or is none.
         ConnectionError, TimeoutError, PermissionError, LookupError: As the message says, with what to do.
     """
 

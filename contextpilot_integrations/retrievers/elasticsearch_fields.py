@@ -19,6 +19,8 @@ Clauses: TypeAlias = Filter | Sequence[Mapping[str, Any]]
 ID_FIELD = "contextpilot_id"
 """The id once more, since a server does not sort by its own: documents of equal score stand in its order."""
 
+_TOO_GREAT = 2**53  # From here on whole numbers share their float64 with the next.
+
 
 @dataclass(frozen=True, slots=True)
 class Fields:
@@ -35,7 +37,9 @@ class Fields:
     def mappings(self, analyzer: str) -> dict[str, Any]:
         """Return the mappings of an index: text scored by BM25, strings in metadata matched as wholes.
 
-        Strings of more than 8,191 characters in metadata are kept but cannot be filtered by.
+        Numbers are compared as float64, whatever the first one in a field is: else that would make it one of
+        whole numbers, or of float32. Strings of more than 8,191 characters in metadata are kept but cannot be
+        filtered by.
 
         Raises:
             ValueError: If metadata have no field of their own.
@@ -43,10 +47,14 @@ class Fields:
         if self.metadata is None:
             raise ValueError("documents are added only where metadata have a field: set metadata_field")
         whole = {"type": "keyword", "ignore_above": 8191}
-        strings = {"match_mapping_type": "string", "path_match": f"{self.metadata}.*", "mapping": whole}
+        kinds = {"string": whole, "long": {"type": "double"}, "double": {"type": "double"}}
+        inside = f"{self.metadata}.*"
         return {
             "date_detection": False,
-            "dynamic_templates": [{"metadata_strings": strings}],
+            "dynamic_templates": [
+                {f"metadata_{kind}": {"match_mapping_type": kind, "path_match": inside, "mapping": mapping}}
+                for kind, mapping in kinds.items()
+            ],
             "properties": {
                 self.text: {"type": "text", "analyzer": analyzer, "similarity": "BM25"},
                 self.metadata: {"type": "object"},
@@ -63,7 +71,8 @@ class Fields:
         """Return what to ask the server for each query; documents have to pass all filters.
 
         Raises:
-            TypeError: If a filter compares with anything but strings, numbers and bools.
+            TypeError: If a filter compares with anything but strings, numbers and bools, or is none.
+            ValueError: If it compares with a whole number that float64 does not tell from the next.
         """
         clauses = [clause for given in filters for clause in self._clauses(given)]
         shared = {
@@ -109,7 +118,25 @@ class Fields:
     def _clauses(self, given: Clauses | None) -> list[Mapping[str, Any]]:
         if given is None:
             return []
-        if not isinstance(given, Mapping):
-            return [*given]
-        prefix = "" if self.metadata is None else f"{self.metadata}."
-        return [{"terms": {prefix + key: values}} for key, values in allowed_values(given).items()]
+        if isinstance(given, Mapping):
+            prefix = "" if self.metadata is None else f"{self.metadata}."
+            return [{"terms": {prefix + key: _exact(key, v)}} for key, v in allowed_values(given).items()]
+        clauses = given if isinstance(given, list | tuple) else [given]
+        for clause in clauses:
+            if not isinstance(clause, Mapping):
+                raise TypeError(
+                    'filter must be a mapping such as {"lang": "en"}, or a list of mappings, clauses in the '
+                    f"server's own language, not {type(clause).__name__}"
+                )
+        return [*clauses]
+
+
+def _exact(key: str, values: list[Any]) -> list[Any]:
+    """Return the values, if none is a whole number that would find others too."""
+    for value in values:
+        if isinstance(value, int) and abs(value) >= _TOO_GREAT:
+            raise ValueError(
+                f"filter[{key!r}] must be less than 2**53, up to which the server tells whole numbers apart: "
+                "keep greater ones as strings, or pass a list of clauses where the index has another mapping"
+            )
+    return values

@@ -17,10 +17,11 @@ from typing import Any, Self
 
 try:
     import faiss as _faiss  # noqa: F401
+    import filelock as _filelock  # noqa: F401
     import langchain_core as _langchain_core  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        "contextpilot_integrations.retrievers.faiss needs faiss-cpu and langchain-core: "
+        "contextpilot_integrations.retrievers.faiss needs faiss-cpu, filelock and langchain-core: "
         'pip install "contextpilot-integrations[faiss]"'
     ) from error
 
@@ -71,7 +72,7 @@ class FaissRetriever(BatchRetriever):
 
     Raises:
         ValueError: If ``k`` is negative, or the embeddings are not those that the index was made with.
-        TypeError: If a filter compares with anything but strings, numbers and bools.
+        TypeError: If a filter compares with anything but strings, numbers and bools, or is none.
     """
 
     embeddings: Embeddings
@@ -230,6 +231,11 @@ def _as_condition(
     given: Filter | Callable[[Mapping[str, Any]], bool],
 ) -> Callable[[Mapping[str, Any]], bool]:
     if not isinstance(given, Mapping):
+        if not callable(given):
+            raise TypeError(
+                'filter must be a mapping such as {"lang": "en"}, or a function that takes the metadata, '
+                f"not {type(given).__name__}"
+            )
         return given
     allowed = allowed_values(given)
     return lambda metadata: matches(allowed, metadata)

@@ -1,9 +1,10 @@
 """Vectors and documents in a folder: a FAISS file, JSON lines, and `INDEX`, which names both.
 
 The two are named after what is in them, and `INDEX` is replaced last and at one stroke, so that a folder
-always holds one whole index; who finds the files of an earlier one gone reads again. It tells sizes and
-digests, so that damage is noticed before FAISS reads a byte. Nothing is pickled: loading reads numbers and
-JSON.
+always holds one whole index; who finds the files of an earlier one gone reads again. Who saves holds a lock
+on the folder, else it could name a file that another deletes; who loads needs none, and no right to write.
+`INDEX` tells sizes and digests, so that damage is noticed before FAISS reads a byte. Nothing is pickled:
+loading reads numbers and JSON.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import faiss
+from filelock import FileLock
 
 from contextpilot_integrations.files import keep, replace_file, temporary_beside
 from contextpilot_integrations.retrievers.records import Record
@@ -24,26 +26,36 @@ from contextpilot_integrations.retrievers.records import Record
 __all__ = ["INDEX", "read_saved", "write_saved"]
 
 INDEX = "index.json"
+_LOCK = ".contextpilot-lock"
 _FORMAT = "contextpilot-faiss"
 _VERSION = 1
 _FLAT_INNER_PRODUCT = b"IxFI"  # how FAISS begins the file of an IndexFlatIP, the only kind that is read here
 
 
 def write_saved(
-    folder: str | os.PathLike[str], vectors: faiss.IndexFlatIP, records: Sequence[Record]
+    folder: str | os.PathLike[str], snapshot: Callable[[], tuple[faiss.IndexFlatIP, Sequence[Record]]]
 ) -> None:
     """Write an index; the files of an earlier one are deleted once the new one is in its place.
 
+    It waits while another thread or process saves into the folder.
+
     Args:
         folder: Made where it is missing.
-        vectors: One row for each record.
-        records: The documents.
+        snapshot: Gives vectors and documents, one row for each; called when it is this one's turn, so that
+            whoever saves last saves the newest.
 
     Raises:
+        FileExistsError: If `INDEX` is there and was not saved by this package.
         OSError: If a file cannot be written.
     """
     path = Path(folder)
+    _check_own(path / INDEX)
     path.mkdir(parents=True, exist_ok=True)
+    with FileLock(path / _LOCK, mode=0o600):
+        _write(path, *snapshot())
+
+
+def _write(path: Path, vectors: faiss.IndexFlatIP, records: Sequence[Record]) -> None:
     named, written = _names_in(path / INDEX), set[str]()
     try:
         vectors_file = _put(path, "vectors-{}.faiss", lambda file: faiss.write_index(vectors, str(file)))
@@ -172,6 +184,21 @@ def _record(number: int, line: str) -> Record:
     ):
         raise ValueError(f"line {number} is no document")
     return record
+
+
+def _check_own(path: Path) -> None:
+    """Refuse to replace an `INDEX` that another program saved, or may have: a damaged one does not tell."""
+    try:
+        index = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return
+    except ValueError:
+        index = None
+    if not isinstance(index, dict) or index.get("format") != _FORMAT:
+        raise FileExistsError(
+            f"{path} was not saved by contextpilot-integrations, or is damaged: "
+            "save into another folder, or move the file away first"
+        )
 
 
 def _names_in(path: Path) -> set[str]:

@@ -44,7 +44,8 @@ def test_a_label_is_the_beginning_of_the_digest_in_base32():
 @pytest.mark.parametrize("id", ["a", 7, 0, 10**9, "an id too long to show", ("a", 1), Index()])
 @pytest.mark.parametrize("text", ["", "one", "é" * 40, "\ud800"])
 def test_the_labels_of_an_id_are_those_of_its_blocks(id, text):
-    assert labels_of(id)(text) == ContextBlock(id, text).label
+    expected = [ContextBlock(id, text).label, ContextBlock(id, text + " and more").label]
+    assert list(labels_of(id)([text, " and more"])) == expected
 
 
 def test_the_same_id_with_another_text_is_another_block():

@@ -20,7 +20,7 @@ ECOSYSTEM = {
 }
 BESIDE_ENGINES = {"httpx", "msgspec", "zmq"}
 # Each retriever imports its own library, and none imports an adapter.
-RETRIEVERS = {"faiss": {"faiss", "numpy"}, "elasticsearch": {"elasticsearch"}}
+RETRIEVERS = {"faiss": {"faiss", "filelock", "numpy"}, "elasticsearch": {"elasticsearch"}}
 RETRIEVER_MODULES = {"document_index": "faiss", "saved_index": "faiss"}
 EXTRAS = [
     "elasticsearch",

@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+import numpy as np
 import pytest
 from langchain_core.documents import Document
 from langchain_core.load import dumpd
@@ -113,6 +114,24 @@ class TestFilters:
         with pytest.raises(TypeError, match=r"filter\['n'\]"):
             ElasticsearchRetriever(client=client, index="i", filter={"n": {"gte": 3}})
 
+    @pytest.mark.parametrize("given", ["even", 3, b"even", ["even"], {"even"}])
+    async def test_what_is_no_filter(self, retriever, either, given):
+        with pytest.raises(TypeError, match=r"filter must be a mapping .* or a list of mappings"):
+            await either(retriever, "invoke", "word1", filter=given)
+
+    async def test_whole_numbers_that_the_server_does_not_tell_apart(self, retriever, either):
+        assert await either(retriever, "invoke", "word1", filter={"n": [2**53 - 1, 1 - 2**53]}) == []
+        for number in (2**53, -(2**53), 2**60):
+            with pytest.raises(ValueError, match=r"filter\['n'\] must be less than 2\*\*53"):
+                await either(retriever, "invoke", "word1", filter={"n": [1, number]})
+        clauses = [{"term": {"metadata.n": 2**60}}]
+        assert await either(retriever, "invoke", "word1", filter=clauses) == []
+
+    async def test_numbers_of_numpys(self, retriever, either):
+        query = " ".join(WORDS)
+        condition = {"n": {np.int64(2), np.float32(3)}, "even": True}
+        assert ids(await either(retriever, "invoke", query, filter=condition)) == ["d002"]
+
     async def test_both_stores_mean_the_same(self, client, fresh_index, either):
         metadata = [
             {"authors": [{"name": "ada"}, {"name": "ben"}]},
@@ -214,10 +233,12 @@ class TestAddingAndDeleting:
         retriever = ElasticsearchRetriever(client=client, async_client=async_client, index=fresh_index)
         await either(retriever, "create_index", analyzer="english")
         await either(retriever, "create_index")
-        await either(retriever, "add_documents", [Document("She rides", metadata={"date": "2026-01-01"})])
+        metadata = {"date": "2026-01-01", "price": 10, "weight": 0.5}
+        await either(retriever, "add_documents", [Document("She rides", metadata=metadata)])
         properties = client.indices.get_mapping(index=fresh_index)[fresh_index]["mappings"]["properties"]
         assert properties["text"].items() >= {"type": "text", "analyzer": "english"}.items()
-        assert properties["metadata"]["properties"]["date"]["type"] == "keyword"
+        types = {key: field["type"] for key, field in properties["metadata"]["properties"].items()}
+        assert types == {"date": "keyword", "price": "double", "weight": "double"}
         assert len(await either(retriever, "invoke", "riding")) == 1
 
     async def test_what_the_server_refuses_is_named_and_not_shown(self, client, fresh_index, either):

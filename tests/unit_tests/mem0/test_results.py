@@ -122,6 +122,49 @@ def test_what_no_pilot_planned_is_refused():
         format_memories({"results": []})
 
 
+def test_a_memory_without_a_text_is_left_out_and_the_rest_is_shown(store, tea, cake):
+    empty = {"id": "empty", "memory": None}
+    plain = store(tea, empty, cake)
+    remembers = ContextPilotMemory(plain, pilot=ContextPilot(on_error="raise"))
+    remembers.search("what", **ADA)
+    plain.found = {"results": [empty, cake, empty, tea]}
+    found, turn = remembers.search("what", **ADA), remembers.turn_context("what", **ADA)
+    assert turn.found == found
+    assert without_plan(found) == plain.found
+    entries = [memory["contextpilot"] for memory in found["results"]]
+    assert [entry["rank"] for entry in entries] == [0, 1, 2, 3]
+    assert [entry["position"] for entry in entries] == [None, 1, None, 0]
+    assert found["contextpilot"]["order"] == [3, 1]
+    labels = [entry["label"] for entry in entries]
+    assert labels[0] == labels[2] == ""
+    assert turn.text == format_memories(found)
+    assert turn.text == (
+        f"[CB_{labels[3]}] {tea['memory']}\n\n[CB_{labels[1]}] {cake['memory']}\n\n"
+        f"Please read the context in the following priority order: [CB_{labels[1]}] > [CB_{labels[3]}] "
+        "and answer the question."
+    )
+    plain.found = {"results": [empty]}
+    assert format_memories(remembers.search("what", **ADA)) == ""
+
+
+def test_what_a_turn_shows_beside_a_memory_without_a_text(store, memory):
+    long = " She has done so since she was a child and tells everybody about it."
+    tea, cake = memory("tea", "Ada drinks tea." + long), memory("cake", "Ada bakes cakes." + long)
+    plain = store(tea, cake)
+    remembers = ContextPilotMemory(plain, pilot=ContextPilot(on_error="raise"))
+    sent = [
+        {"role": "user", "content": remembers.turn_context("what", **ADA).text},
+        {"role": "assistant", "content": "This."},
+    ]
+    update = {**cake, "memory": "Ada bakes bread." + long}
+    plain.found = {"results": [{"id": "empty", "memory": None}, tea, update]}
+    entries = [
+        memory["contextpilot"] for memory in remembers.turn_context("what", sent, **ADA).found["results"]
+    ]
+    assert [entry["shown_as"] is None for entry in entries] == [True, False, True]
+    assert [entry["replaces"] is None for entry in entries] == [True, True, False]
+
+
 @pytest.mark.parametrize(
     "found",
     [None, [], {"memories": []}, {"results": None}, {"results": ["text"]}, {"results": [{"id": "1"}]}],

@@ -18,12 +18,13 @@ from contextpilot_integrations.mem0.scope import search_filters, tenant_of
         ({"run_id": "r", "agent_id": "a", "user_id": "u"}, {"agent_id": "a", "run_id": "r", "user_id": "u"}),
         ({"user_id": "ada", "app_id": "shop"}, {"app_id": "shop", "user_id": "ada"}),
         ({"user_id": "ada", "category": "food", "created_at": {"gte": "2026"}}, {"user_id": "ada"}),
-        ({"AND": [{"user_id": "ada"}, {"category": "food"}]}, {"AND": [{"user_id": "ada"}]}),
+        ({"AND": [{"user_id": "ada"}, {"category": "food"}]}, {"user_id": "ada"}),
+        ({"AND": [{"user_id": "a"}, {"user_id": "b"}]}, {"AND": [{"user_id": "a"}, {"user_id": "b"}]}),
         (
             {"OR": [{"user_id": "a"}, {"NOT": [{"run_id": "r"}]}]},
-            {"OR": [{"user_id": "a"}, {"NOT": [{"run_id": "r"}]}]},
+            {"OR": [{"NOT": [{"run_id": "r"}]}, {"user_id": "a"}]},
         ),
-        ({"user_id": {"in": ["a", 1]}}, {"user_id": {"in": ["a", "1"]}}),
+        ({"user_id": {"in": ["a", 1, "1"]}}, {"user_id": {"in": ["1", "a"]}}),
         ({"user_id": "*"}, {"user_id": "*"}),
         ({"user_id": None, "run_id": "r"}, {"run_id": "r", "user_id": None}),
     ],
@@ -37,8 +38,23 @@ def test_filters_that_name_no_entity_name_no_tenant(filters):
     assert tenant_of(filters) == ""
 
 
-def test_the_order_of_the_filters_makes_no_tenant():
-    assert tenant_of({"user_id": "a", "run_id": "r"}) == tenant_of({"run_id": "r", "user_id": "a"})
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ({"user_id": "a", "run_id": "r"}, {"run_id": "r", "user_id": "a"}),
+        ({"user_id": {"in": ["a", "b"]}}, {"user_id": {"in": ["b", "a"]}}),
+        ({"user_id": {"in": ["a"]}}, {"user_id": "a"}),
+        ({"user_id": {"eq": " a"}}, {"user_id": "a"}),
+        ({"AND": [{"user_id": "a"}]}, {"user_id": "a"}),
+        ({"AND": [{"run_id": "r"}, {"AND": [{"user_id": {"eq": "a"}}]}]}, {"user_id": "a", "run_id": "r"}),
+        ({"AND": [{"run_id": "r"}], "user_id": "a"}, {"user_id": "a", "run_id": "r"}),
+        ({"OR": [{"user_id": "a"}, {"user_id": "b"}]}, {"OR": [{"user_id": "b"}, {"user_id": "a"}]}),
+        ({"AND": [{"user_id": "a"}, {"user_id": "b"}]}, {"AND": [{"user_id": "b"}, {"user_id": "a"}]}),
+    ],
+)
+def test_one_scope_said_in_two_ways_is_one_tenant(left, right):
+    assert tenant_of(left) == tenant_of(right)
+    assert tenant_of(left, "shop") == tenant_of(right, "shop")
 
 
 @pytest.mark.parametrize(
@@ -51,6 +67,18 @@ def test_the_order_of_the_filters_makes_no_tenant():
         ({"user_id": "None"}, {"user_id": None}),
         ({"user_id": "{'in': ['a']}"}, {"user_id": {"in": ["a"]}}),
         ({"AND": [{"user_id": "a"}]}, {"OR": [{"user_id": "a"}]}),
+        ({"user_id": "a"}, {"OR": [{"user_id": "a"}, {"category": "food"}]}),
+        ({"user_id": "a"}, {"NOT": [{"user_id": "a"}]}),
+        ({"user_id": "a"}, {"user_id": {"ne": "a"}}),
+        ({"user_id": "a"}, {"user_id": {"eq": "a", "ne": "b"}}),
+        ({"user_id": "*"}, {"user_id": {"eq": "*"}}),
+        ({"user_id": "*"}, {"user_id": {"in": ["*"]}}),
+        ({"user_id": None}, {"user_id": {"in": [None]}}),
+        ({"user_id": {"in": ["a"]}}, {"user_id": {"in": ["a", "b"]}}),
+        ({"user_id": {"in": ["a, b"]}}, {"user_id": {"in": ["a", "b"]}}),
+        ({"AND": [{"user_id": "a"}, {"user_id": "b"}]}, {"user_id": "a"}),
+        ({"AND": [{"user_id": "b"}], "user_id": "a"}, {"user_id": "a"}),
+        ({"AND": [{"OR": [{"user_id": "a"}]}, {"OR": [{"run_id": "r"}]}]}, {"OR": [{"user_id": "a"}]}),
     ],
 )
 def test_no_two_scopes_are_one_tenant(left, right):

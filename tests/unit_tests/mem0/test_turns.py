@@ -197,6 +197,13 @@ class TestUpdates:
         chat.turn(tea, question="One.\n\nTwo.\n\nThree?")
         assert chat.turn(black).text == lines(full(black), replaces(black, tea))
 
+    @pytest.mark.parametrize("paragraphs", [2, 16, 17, 300])
+    def test_a_text_of_many_paragraphs_is_replaced_too(self, chat, memory, cake, paragraphs):
+        drinks = "\n\n".join(f"At {hour} Ada drinks tea." for hour in range(paragraphs))
+        old, new = memory("day", drinks), memory("day", drinks.replace("tea", "coffee"))
+        chat.turn(cake, old, question="One.\n\nTwo?")
+        assert chat.turn(new).text == lines(full(new), replaces(new, old))
+
     def test_an_update_before_the_first_answer(self, chat, tea, black):
         chat.messages.append({"role": "user", "content": full(tea)})
         assert chat.turn(black).text == lines(full(black), replaces(black, tea))
@@ -405,13 +412,14 @@ class TestLongChats:
         pairs = []
 
         def labels_of(id):
-            label_of = block.labels_of(id)
+            labels = block.labels_of(id)
 
-            def label(text):
-                pairs.append((id, text))
-                return label_of(text)
+            def recorded(pieces):
+                for number, label in enumerate(labels(pieces), 1):
+                    pairs.append((id, "".join(pieces[:number])))
+                    yield label
 
-            return label
+            return recorded
 
         monkeypatch.setattr(view, "labels_of", labels_of)
         return pairs

@@ -184,6 +184,14 @@ class TestFilters:
         with pytest.raises(TypeError, match=r"filter\['n'\]"):
             FaissRetriever(embeddings=WordEmbeddings(), filter={"n": {"gte": 3}})
 
+    @pytest.mark.parametrize("given", ["even", 3, [{"term": {"n": 1}}]])
+    async def test_what_is_no_filter(self, retriever, given):
+        expected = "filter must be a mapping .* or a function that takes the metadata, not"
+        with pytest.raises(TypeError, match=expected):
+            retriever.invoke("word1", filter=given)
+        with pytest.raises(TypeError, match=expected):
+            await retriever.abatch(["word1", "word2"], filter=given)
+
 
 class TestBatches:
     @pytest.mark.parametrize("prefix", ["", "a"])

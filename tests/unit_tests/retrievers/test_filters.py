@@ -1,3 +1,6 @@
+import json
+
+import numpy as np
 import pytest
 
 pytest.importorskip("langchain_core")
@@ -50,13 +53,21 @@ METADATA = {
         ({"draft": 0}, False),
         ({"year": 2024.0}, True),
         ({"year": "2024"}, False),
+        ({"year": np.int64(2024)}, True),
+        ({"year": [np.float32(2024), 7]}, True),
+        ({"year": np.uint8(1)}, False),
+        ({"draft": np.int8(0)}, False),
+        ({"lang": np.str_("en")}, True),
+        ({"draft": [False, np.int8(7)]}, True),
     ],
 )
 def test_all_keys_must_hold_an_allowed_value(condition, expected):
     assert matches(allowed_values(condition), METADATA) is expected
 
 
-@pytest.mark.parametrize("value", [None, {"gte": 3}, [1, None], b"x"])
+@pytest.mark.parametrize(
+    "value", [None, {"gte": 3}, [1, None], b"x", np.datetime64("2026-01-01"), np.ones(2)]
+)
 def test_what_cannot_be_compared(value):
     with pytest.raises(TypeError, match=r"filter\['key'\] must be a string, a number, a bool"):
         allowed_values({"key": value})
@@ -67,7 +78,12 @@ def test_what_is_no_key():
         allowed_values({1: "x"})
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), [1.0, float("-inf")]])
+@pytest.mark.parametrize("value", [float("nan"), np.float32("nan"), float("inf"), [1.0, float("-inf")]])
 def test_what_equals_nothing(value):
     with pytest.raises(ValueError, match=r"filter\['key'\] must be finite, got (nan|-?inf)"):
         allowed_values({"key": value})
+
+
+def test_numbers_of_numpys_become_what_json_can_hold():
+    allowed = allowed_values({"n": [np.int64(1), np.float32(0.5), np.float64(2), True]})
+    assert json.dumps(allowed) == '{"n": [1, 0.5, 2.0, true]}'

@@ -1,6 +1,7 @@
 import json
 import os
 import stat
+import threading
 
 import pytest
 
@@ -41,7 +42,7 @@ def member(folder, suffix):
 
 
 def names(folder):
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir() if path.name != saved_index._LOCK)
 
 
 def test_what_is_loaded_finds_the_same(retriever, folder):
@@ -132,6 +133,67 @@ def test_it_can_be_saved_anew_while_it_is_loaded(retriever, folder, monkeypatch,
     # Files that are open already are read to their end.
     assert len(loaded.index) == len(TEXTS) + (step != "_record")
     assert len(load(folder).index) == len(TEXTS) + 1
+
+
+def test_who_saves_last_saves_the_newest_even_if_another_was_writing(retriever, folder, monkeypatch):
+    write, other = saved_index._write_lines, None
+
+    def overtaken(path, records):
+        nonlocal other
+        if other is None:
+            # It writes anew what the folder names, which the other would delete.
+            retriever.add_documents([Document("meanwhile", id="m")])
+            other = threading.Thread(target=retriever.save, args=[folder])
+            other.start()
+            other.join(timeout=0.5)
+        write(path, records)
+
+    monkeypatch.setattr(saved_index, "_write_lines", overtaken)
+    retriever.save(folder)
+    other.join()
+    assert len(load(folder).index) == len(TEXTS) + 1
+    assert len(names(folder)) == 3
+
+
+def test_many_may_save_into_a_folder_and_load_from_it(retriever, folder):
+    savers = [threading.Thread(target=retriever.save, args=[folder]) for _ in range(12)]
+    counts = []
+    for number, saver in enumerate(savers):
+        retriever.add_documents([Document("more", id=str(number))])
+        saver.start()
+        counts.append(len(load(folder).index))
+    for saver in savers:
+        saver.join()
+    counts.append(len(load(folder).index))
+    assert counts == sorted(counts)
+    assert counts[-1] == len(TEXTS) + len(savers)
+    assert len(names(folder)) == 3
+
+
+def test_who_loads_takes_no_lock_and_writes_nothing(folder, monkeypatch):
+    (folder / saved_index._LOCK).unlink(missing_ok=True)
+    before = [*folder.iterdir()]
+    monkeypatch.delattr(saved_index, "FileLock")
+    load(folder)
+    assert [*folder.iterdir()] == before
+
+
+@pytest.mark.parametrize("text", ['{"my": "own"}', "[]", "no json", "", b"\xff"])
+def test_what_something_else_saved_is_not_replaced(retriever, tmp_path, text):
+    data = text if isinstance(text, bytes) else text.encode()
+    (tmp_path / "index.json").write_bytes(data)
+    with pytest.raises(FileExistsError, match=r"index\.json was not saved by .*: save into another folder"):
+        retriever.save(tmp_path)
+    assert (tmp_path / "index.json").read_bytes() == data
+    assert [path.name for path in tmp_path.iterdir()] == ["index.json"]
+
+
+def test_ones_own_is_replaced_though_its_files_are_gone(retriever, folder):
+    for path in folder.glob("*-*"):
+        path.unlink()
+    edited(folder, version=2)
+    retriever.save(folder)
+    assert len(load(folder).index) == len(TEXTS)
 
 
 def test_an_empty_index(tmp_path, folder, retriever):
