@@ -23,8 +23,8 @@ dispatcher = get_dispatcher(__name__)
 class ContextPilotPostprocessor(BaseNodePostprocessor):
     """Plans what a retriever found, one request at a time; the last of a query engine's postprocessors.
 
-    What comes after it may drop nodes, and the order annotation follows; what sorts them, by score for
-    instance, loses the plan. Nodes come out as copies with id, score, text and type as they were, the plan
+    What comes after it may drop nodes, and the order annotation follows; what sorts them or gives them other
+    scores loses the plan. Nodes come out as copies with id, score, text and type as they were, the plan
     in ``metadata["contextpilot"]`` (`PlanMetadata`), and a marker in front of what the model sees of them.
     To tell the model their order of relevance, give the query engine a `ContextPilotSynthesizer`.
 
