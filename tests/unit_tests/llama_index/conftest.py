@@ -14,10 +14,11 @@ class RecordingLLM(CustomLLM):
     window: int = 4096
     prompts: list[Any] = Field(default_factory=list)
     fails: bool = False
+    chats: bool = False
 
     @property
     def metadata(self):
-        return LLMMetadata(context_window=self.window, num_output=64, is_chat_model=False)
+        return LLMMetadata(context_window=self.window, num_output=64, is_chat_model=self.chats)
 
     def complete(self, prompt, formatted=False, **kwargs):
         self.prompts.append(prompt)
