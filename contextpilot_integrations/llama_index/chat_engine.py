@@ -27,7 +27,7 @@ from llama_index.core.utils import get_tokenizer
 
 from contextpilot_integrations.block import ContextBlock
 from contextpilot_integrations.llama_index.messages import rewrite_messages
-from contextpilot_integrations.llama_index.nodes import Request
+from contextpilot_integrations.llama_index.nodes import Request, checked_keys
 from contextpilot_integrations.namespace import Namespace
 from contextpilot_integrations.pilot import ContextPilot
 
@@ -77,6 +77,7 @@ class ContextPilotChatEngine(BaseChatEngine):
         callback_manager: LlamaIndex's. None: that of its settings.
 
     Raises:
+        TypeError: If ``metadata_keys`` is a str.
         ValueError: If ``max_prompt_tokens`` is below 1.
     """
 
@@ -107,7 +108,7 @@ class ContextPilotChatEngine(BaseChatEngine):
         self._prefix_messages = list(prefix_messages or ())
         self._node_postprocessors = list(node_postprocessors or ())
         self._max_prompt_tokens = max_prompt_tokens
-        self._metadata_keys = metadata_keys
+        self._metadata_keys = checked_keys(metadata_keys)
         self._left_out: tuple[int, str | None] = (0, None)  # How many messages, and the text behind them.
         # Nearly all texts of a prompt were counted for the one before.
         self._count = lru_cache(maxsize=4096)(self.pilot.token_counter or _count)

@@ -1,4 +1,5 @@
 import asyncio
+import copy
 import pickle
 
 import numpy as np
@@ -291,6 +292,48 @@ class TestSettingsTravel:
         assert loaded.pilot.outcomes[Outcome.UNCHANGED] == 0
         with loaded.pilot.index(loaded.namespace) as index:
             assert len(index) == 0
+
+    @pytest.mark.parametrize("dump", [pickle.dumps, copy.copy, copy.deepcopy])
+    def test_what_cannot_be_pickled_is_said_and_stays(self, make_page, dump):
+        pilot = ContextPilot(token_counter=lambda text: len(text))
+        postprocessor = ContextPilotPostprocessor(pilot=pilot)
+        if dump is pickle.dumps:
+            with pytest.raises(TypeError, match="token_counter"):
+                dump(postprocessor)
+        else:
+            assert dump(postprocessor).pilot.token_counter is pilot.token_counter
+        assert postprocessor.pilot is pilot
+
+    def test_by_pickle_without_callbacks_that_refuse(self, configured, caplog):
+        class Refuses(LlamaDebugHandler):
+            def __reduce__(self):
+                raise TypeError("a lock")
+
+        configured.callback_manager = manager = CallbackManager([Refuses(print_trace_on_end=False)])
+        loaded = pickle.loads(pickle.dumps(configured))
+        assert loaded.pilot.order_template == "Order: {order}."
+        assert loaded.callback_manager.handlers == []
+        assert configured.callback_manager is manager
+
+    def test_by_model_dump(self, configured):
+        loaded = ContextPilotPostprocessor.model_validate(configured.model_dump())
+        assert loaded.namespace == configured.namespace
+
+
+def test_a_misspelt_setting_is_refused():
+    with pytest.raises(ValueError, match="tenent"):
+        ContextPilotPostprocessor(tenent="acme")
+
+
+def test_one_name_is_no_list_of_names(make_page):
+    for use in (
+        lambda: ContextPilotPostprocessor(metadata_keys="title"),
+        lambda: to_block(make_page(1).node, "title"),
+    ):
+        with pytest.raises(TypeError, match=r"metadata_keys must be a list .* pass \['title'\]"):
+            use()
+    tuples = ContextPilotPostprocessor(metadata_keys=("title",))
+    assert tuples.metadata_keys == ["title"]
 
 
 class _Events(BaseEventHandler):
