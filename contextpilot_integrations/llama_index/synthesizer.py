@@ -131,9 +131,14 @@ class ContextPilotSynthesizer(BaseSynthesizer):
 
     def _annotated(self, query: QueryType, nodes: Sequence[NodeWithScore]) -> QueryType:
         try:
+            if not is_reordered(nodes):
+                return query
             if self.synthesizer._multimodal:
-                if is_reordered(nodes):
-                    self._warn("a multimodal %s gets no order of relevance", type(self.synthesizer).__name__)
+                self._warn(
+                    "the order of relevance is not told by a multimodal %s; a pilot with max_displacement=0 "
+                    "would keep it",
+                    type(self.synthesizer).__name__,
+                )
                 return query
             if not (annotation := order_annotation(nodes)):
                 return query

@@ -9,7 +9,7 @@ from llama_index.core import PromptTemplate, Settings
 from llama_index.core.chat_engine import CondenseQuestionChatEngine
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import BaseSynthesizer, ResponseMode, get_response_synthesizer
-from llama_index.core.schema import QueryBundle
+from llama_index.core.schema import MediaResource, Node, NodeWithScore, QueryBundle
 
 from contextpilot_integrations import ContextPilot
 from contextpilot_integrations.llama_index import ContextPilotPostprocessor, ContextPilotSynthesizer
@@ -180,7 +180,21 @@ class TestMultimodal:
         assert "contextpilot" not in shown
         assert "priority order" not in shown
         (record,) = caplog.records
-        assert record.getMessage().endswith("gets no order of relevance (logged once)")
+        assert "is not told by a multimodal" in record.getMessage()
+
+    def test_so_is_the_order_of_pictures(self, make_llm, caplog):
+        data = [MediaResource(data=b"abc", mimetype="image/png") for _ in range(3)]
+        pictures = [
+            NodeWithScore(node=Node(id_=str(number), image_resource=resource), score=0.5)
+            for number, resource in enumerate(data)
+        ]
+        postprocessor = ContextPilotPostprocessor()
+        postprocessor.postprocess_nodes(pictures)
+        nodes = postprocessor.postprocess_nodes(pictures[::-1])
+        (marker, picture) = nodes[0].node.get_content_blocks("llm")
+        assert (marker.text, picture.block_type) == ("[CB_0]", "image")
+        synthesizer("compact", make_llm(chats=True), multimodal=True).synthesize("How much?", nodes)
+        assert len(caplog.records) == 1
 
     def test_nothing_is_logged_in_order_of_relevance(self, make_llm, make_page, caplog):
         nodes = ContextPilotPostprocessor().postprocess_nodes([make_page(1), make_page(2)])
