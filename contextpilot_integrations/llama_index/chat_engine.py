@@ -12,7 +12,14 @@ from itertools import takewhile
 from typing import Any, cast
 
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.base.llms.types import ChatMessage, MessageRole
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    ChatResponse,
+    ChatResponseAsyncGen,
+    ChatResponseGen,
+    MessageRole,
+    TextBlock,
+)
 from llama_index.core.callbacks import CallbackManager, trace_method
 from llama_index.core.chat_engine.types import AgentChatResponse, BaseChatEngine, StreamingAgentChatResponse
 from llama_index.core.constants import DEFAULT_NUM_OUTPUTS
@@ -26,8 +33,9 @@ from llama_index.core.types import Thread
 from llama_index.core.utils import get_tokenizer
 
 from contextpilot_integrations.block import ContextBlock
+from contextpilot_integrations.engines.usage import read_usage
 from contextpilot_integrations.llama_index.messages import rewrite_messages
-from contextpilot_integrations.llama_index.nodes import Request
+from contextpilot_integrations.llama_index.nodes import Request, checked_keys
 from contextpilot_integrations.namespace import Namespace
 from contextpilot_integrations.pilot import ContextPilot
 
@@ -37,6 +45,12 @@ logger = logging.getLogger(__name__)
 
 _MESSAGE_TOKENS = 5
 """What a chat template puts around a message: its role, its beginning and its end."""
+
+_TELLING = 4
+"""A prompt tells how a model counts once it is one of so many parts of the largest.
+
+In a short one, what a chat template puts before all messages would count for too much.
+"""
 
 
 class ContextPilotChatEngine(BaseChatEngine):
@@ -67,8 +81,9 @@ class ContextPilotChatEngine(BaseChatEngine):
         node_postprocessors: Filters and rerankers, in their order.
         pilot: Who rewrites. Share one among all whose prompts meet the same engine. None: a new one.
         max_prompt_tokens: How many tokens a prompt may have, by the pilot's token counter, or without one by
-            LlamaIndex's (``Settings.tokenizer``); pictures are not counted. None: all that the memory gives
-            is sent.
+            LlamaIndex's (``Settings.tokenizer``); pictures are not counted. Where the model's answers report
+            how many tokens their prompts had, as OpenAI-compatible ones do, and these are more (by a third in
+            German, for instance), that is allowed for from then on. None: all that the memory gives is sent.
         endpoint: Where the engine is, for instance its base URL.
         model: The model's name there.
         tenant: Whoever must not share a cache with anyone else.
@@ -77,6 +92,7 @@ class ContextPilotChatEngine(BaseChatEngine):
         callback_manager: LlamaIndex's. None: that of its settings.
 
     Raises:
+        TypeError: If ``metadata_keys`` is a str.
         ValueError: If ``max_prompt_tokens`` is below 1.
     """
 
@@ -107,8 +123,9 @@ class ContextPilotChatEngine(BaseChatEngine):
         self._prefix_messages = list(prefix_messages or ())
         self._node_postprocessors = list(node_postprocessors or ())
         self._max_prompt_tokens = max_prompt_tokens
-        self._metadata_keys = metadata_keys
+        self._metadata_keys = checked_keys(metadata_keys)
         self._left_out: tuple[int, str | None] = (0, None)  # How many messages, and the text behind them.
+        self._excess = 1.0  # How many tokens the model has for each that is counted.
         # Nearly all texts of a prompt were counted for the one before.
         self._count = lru_cache(maxsize=4096)(self.pilot.token_counter or _count)
 
@@ -135,7 +152,9 @@ class ContextPilotChatEngine(BaseChatEngine):
             chat_history: What that begins with, where no memory is given.
             system_prompt: The system prompt.
             prefix_messages: What stands before the conversation, instead of a system prompt.
-            **settings: Further arguments of the class.
+            **settings: Further arguments of the class. A ``context_template``, as LlamaIndex's own engine has
+                one for the passages in its system prompt, is none: here they stand with their turns, and
+                what it tells the model belongs into ``system_prompt``.
 
         Raises:
             ValueError: If there are both a system prompt and prefix messages, or both a memory and a history.
@@ -182,7 +201,9 @@ class ContextPilotChatEngine(BaseChatEngine):
             self._memory.set(list(chat_history))
         nodes = self._nodes(message) or prev_chunks or []
         turn = self._turn(message, nodes, self._memory.get(input=message))
-        answer = self._llm.chat(turn.messages).message
+        response = self._llm.chat(turn.messages)
+        self._compare(turn, response)
+        answer = response.message
         turn.put(answer)
         return AgentChatResponse(_text(answer), turn.sources, nodes)
 
@@ -198,7 +219,9 @@ class ContextPilotChatEngine(BaseChatEngine):
             await self._memory.aset(list(chat_history))
         nodes = await self._anodes(message) or prev_chunks or []
         turn = self._turn(message, nodes, await self._memory.aget(input=message))
-        answer = (await self._llm.achat(turn.messages)).message
+        response = await self._llm.achat(turn.messages)
+        self._compare(turn, response)
+        answer = response.message
         await turn.aput(answer)
         return AgentChatResponse(_text(answer), turn.sources, nodes)
 
@@ -215,7 +238,9 @@ class ContextPilotChatEngine(BaseChatEngine):
         nodes = self._nodes(message) or prev_chunks or []
         turn = self._turn(message, nodes, self._memory.get(input=message))
         response = StreamingAgentChatResponse(
-            chat_stream=self._llm.stream_chat(turn.messages), sources=turn.sources, source_nodes=nodes
+            chat_stream=self._compared(turn, self._llm.stream_chat(turn.messages)),
+            sources=turn.sources,
+            source_nodes=nodes,
         )
         thread = Thread(target=response.write_response_to_history, args=(turn,))
         response.write_response_to_history_thread = thread
@@ -235,7 +260,9 @@ class ContextPilotChatEngine(BaseChatEngine):
         nodes = await self._anodes(message) or prev_chunks or []
         turn = self._turn(message, nodes, await self._memory.aget(input=message))
         response = StreamingAgentChatResponse(
-            achat_stream=await self._llm.astream_chat(turn.messages), sources=turn.sources, source_nodes=nodes
+            achat_stream=self._acompared(turn, await self._llm.astream_chat(turn.messages)),
+            sources=turn.sources,
+            source_nodes=nodes,
         )
         response.awrite_response_to_history_task = asyncio.create_task(
             response.awrite_response_to_history(cast(BaseMemory, turn))
@@ -259,16 +286,16 @@ class ContextPilotChatEngine(BaseChatEngine):
         blocks = [*dict.fromkeys(Request.of(nodes, self._metadata_keys).blocks)]
         context = "\n\n".join(block.render() for block in blocks)
         user = ChatMessage("\n\n".join(filter(None, [context, message])))
-        messages = self._messages(history, user, blocks)
+        messages, counted = self._messages(history, user, blocks)
         source = ToolOutput(
             tool_name="retriever", content=context, raw_input={"message": message}, raw_output=nodes
         )
-        return _Turn(self._memory, user, messages, [source])
+        return _Turn(self._memory, user, messages, counted, [source])
 
     def _messages(
         self, history: list[ChatMessage], user: ChatMessage, blocks: list[ContextBlock]
-    ) -> list[ChatMessage]:
-        """Return what is sent: all of the history, or from that turn on from which it fits.
+    ) -> tuple[list[ChatMessage], int]:
+        """Return what is sent: all of the history, or from that turn on from which it fits; and its tokens.
 
         What was left out once stays out, as long as the history goes on.
         """
@@ -282,27 +309,44 @@ class ContextPilotChatEngine(BaseChatEngine):
         while True:
             messages = rewrite_messages(given, pilot=self.pilot, namespace=self.namespace, blocks=blocks)
             if self._max_prompt_tokens is None:
-                return messages
+                return messages, 0
             try:
                 tokens = [_MESSAGE_TOKENS + self._count(message.content or "") for message in messages]
             except Exception as error:
                 self.pilot.report_failure(error, "counting tokens")
-                return messages
-            if given[first] is user or sum(tokens) <= self._max_prompt_tokens:
+                return messages, 0
+            most = self._max_prompt_tokens / self._excess
+            if given[first] is user or sum(tokens) <= most:
                 break
-            half = (self._max_prompt_tokens - sum(tokens[:first])) / 2
+            half = (most - sum(tokens[:first])) / 2
             turns = [n for n in range(first + 1, len(given)) if given[n].role is MessageRole.USER]
             kept = next(n for n in turns if sum(tokens[first:n]) >= half or given[n] is user)
             del given[first:kept]
             left_out += kept - first
-        if sum(tokens) > self._max_prompt_tokens:
+        if sum(tokens) > most:
             logger.warning(
-                "a turn has %d tokens by itself where %d fit; let the retriever find less",
-                sum(tokens),
-                self._max_prompt_tokens,
+                "a turn has %d tokens by itself where %d fit; let the retriever find less", sum(tokens), most
             )
         self._left_out = left_out, given[first].content
-        return messages
+        return messages, sum(tokens)
+
+    def _compare(self, turn: _Turn, response: ChatResponse) -> None:
+        """Reckon with more tokens from now on, if a prompt had more than were counted."""
+        if not turn.counted or self._max_prompt_tokens is None:
+            return
+        reported = read_usage(response.raw).prompt_tokens or 0
+        if reported * _TELLING >= self._max_prompt_tokens and turn.has_only_texts:
+            self._excess = max(self._excess, reported / turn.counted)
+
+    def _compared(self, turn: _Turn, chunks: ChatResponseGen) -> ChatResponseGen:
+        for chunk in chunks:
+            self._compare(turn, chunk)
+            yield chunk
+
+    async def _acompared(self, turn: _Turn, chunks: ChatResponseAsyncGen) -> ChatResponseAsyncGen:
+        async for chunk in chunks:
+            self._compare(turn, chunk)
+            yield chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,13 +359,20 @@ class _Turn:
         memory: Where it goes.
         user: The user's message in full.
         messages: What is sent.
+        counted: Its tokens; 0 where they were not counted.
         sources: Where its passages come from.
     """
 
     memory: BaseMemory
     user: ChatMessage
     messages: list[ChatMessage]
+    counted: int
     sources: list[ToolOutput]
+
+    @property
+    def has_only_texts(self) -> bool:
+        """Whether nothing but texts is sent, so that all of it was counted."""
+        return all(isinstance(block, TextBlock) for message in self.messages for block in message.blocks)
 
     def put(self, answer: ChatMessage) -> None:
         self.memory.put_messages([self.user, _answer(answer)])

@@ -9,6 +9,7 @@ from llama_index.core.callbacks import CallbackManager
 from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
+from contextpilot_integrations.llama_index.nodes import checked_keys
 from contextpilot_integrations.llama_index.postprocessor import ContextPilotPostprocessor
 from contextpilot_integrations.pilot import ContextPilot
 
@@ -31,6 +32,9 @@ class ContextPilotRetriever(BaseRetriever):
         metadata_keys: The metadata that the model sees, the same for all nodes. None: what each node itself
             shows, less the volatile (`VOLATILE_KEYS`).
         callback_manager: LlamaIndex's. None: the wrapped retriever's.
+
+    Raises:
+        TypeError: If ``metadata_keys`` is a str.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class ContextPilotRetriever(BaseRetriever):
         metadata_keys: Sequence[str] | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> None:
+        keys = checked_keys(metadata_keys)
         super().__init__(callback_manager or getattr(retriever, "callback_manager", None))
         self.retriever = retriever
         self.postprocessor = ContextPilotPostprocessor(
@@ -53,7 +58,7 @@ class ContextPilotRetriever(BaseRetriever):
             model=model,
             tenant=tenant,
             preamble=preamble,
-            metadata_keys=None if metadata_keys is None else [*metadata_keys],
+            metadata_keys=None if keys is None else [*keys],
             callback_manager=self.callback_manager,
         )
 
@@ -63,7 +68,7 @@ class ContextPilotRetriever(BaseRetriever):
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         found = await self.retriever.aretrieve(query_bundle)
-        # Planning takes well under a millisecond, so it runs in the loop.
+        # Planning takes about a millisecond, so it runs in the loop.
         return self.postprocessor.planned(found)
 
     def _handle_recursive_retrieval(

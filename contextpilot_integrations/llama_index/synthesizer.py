@@ -26,7 +26,7 @@ from llama_index.core.response_synthesizers.no_text import NoText
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, QueryType
 from llama_index.core.types import RESPONSE_TEXT_TYPE
 
-from contextpilot_integrations.llama_index.nodes import order_annotation
+from contextpilot_integrations.llama_index.nodes import is_reordered, order_annotation
 
 __all__ = ["ContextPilotSynthesizer"]
 
@@ -40,7 +40,8 @@ class ContextPilotSynthesizer(BaseSynthesizer):
     in the response. An annotation names only what a prompt shows, so it is left out where the synthesizer
     takes several prompts for the nodes, and one warning tells which does: "refine" and "accumulate" ask once
     per node, "compact" and "tree_summarize" do where the nodes do not fit into the model's window together,
-    "simple_summarize" then cuts them short.
+    "simple_summarize" then cuts them short. Nor does a multimodal synthesizer tell the order, which the same
+    warning says.
 
     Args:
         synthesizer: The wrapped one; its settings, prompts and callbacks count, streaming too.
@@ -59,6 +60,15 @@ class ContextPilotSynthesizer(BaseSynthesizer):
     @callback_manager.setter
     def callback_manager(self, callback_manager: CallbackManager) -> None:
         self.synthesizer.callback_manager = callback_manager
+
+    @property
+    def _streaming(self) -> bool:
+        # LlamaIndex's CondenseQuestionChatEngine sets it for each of its calls.
+        return self.synthesizer._streaming
+
+    @_streaming.setter
+    def _streaming(self, streaming: bool) -> None:
+        self.synthesizer._streaming = streaming
 
     def synthesize(
         self,
@@ -121,6 +131,15 @@ class ContextPilotSynthesizer(BaseSynthesizer):
 
     def _annotated(self, query: QueryType, nodes: Sequence[NodeWithScore]) -> QueryType:
         try:
+            if not is_reordered(nodes):
+                return query
+            if self.synthesizer._multimodal:
+                self._warn(
+                    "the order of relevance is not told by a multimodal %s; a pilot with max_displacement=0 "
+                    "would keep it",
+                    type(self.synthesizer).__name__,
+                )
+                return query
             if not (annotation := order_annotation(nodes)):
                 return query
             given = QueryBundle(query) if isinstance(query, str) else query
@@ -133,17 +152,21 @@ class ContextPilotSynthesizer(BaseSynthesizer):
             return query
         if prompts == 1:
             return annotated
-        if prompts and not self._warned:
-            self._warned = True
-            logger.warning(
+        if prompts:
+            self._warn(
                 "%s does not show the model all passages in one prompt (%d of them take %d), so their order "
                 "of relevance is not told; compact, tree_summarize or simple_summarize and a window that "
-                "holds them all would keep it (logged once)",
+                "holds them all would keep it",
                 type(self.synthesizer).__name__,
                 len(nodes),
                 prompts,
             )
         return query
+
+    def _warn(self, message: str, *arguments: object) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning(f"{message} (logged once)", *arguments)
 
 
 def _contexts(synthesizer: BaseSynthesizer, query: str, texts: Sequence[str]) -> int:
@@ -151,8 +174,6 @@ def _contexts(synthesizer: BaseSynthesizer, query: str, texts: Sequence[str]) ->
 
     It packs them as the synthesizer will, the query included.
     """
-    if synthesizer._multimodal:
-        return 0  # Content by content, without the markers that an annotation would name.
     helper, llm = synthesizer._prompt_helper, synthesizer._llm
     match synthesizer:
         case Generation() | NoText() | ContextOnly():

@@ -9,15 +9,25 @@ from llama_index.core.schema import NodeWithScore, TextNode
 
 
 class RecordingLLM(CustomLLM):
-    """Answers "an answer", a word at a time where it streams, and keeps what it was asked."""
+    """Answers "an answer", a word at a time where it streams, and keeps what it was asked.
+
+    Attributes:
+        window: Its context window in tokens.
+        prompts: What it was asked.
+        fails: Whether the engine is gone.
+        chats: Whether it is a chat model.
+        reported: Returns for a chat's messages how many tokens it says they have. None: it says nothing.
+    """
 
     window: int = 4096
     prompts: list[Any] = Field(default_factory=list)
     fails: bool = False
+    chats: bool = False
+    reported: Any = None
 
     @property
     def metadata(self):
-        return LLMMetadata(context_window=self.window, num_output=64, is_chat_model=False)
+        return LLMMetadata(context_window=self.window, num_output=64, is_chat_model=self.chats)
 
     def complete(self, prompt, formatted=False, **kwargs):
         self.prompts.append(prompt)
@@ -31,7 +41,7 @@ class RecordingLLM(CustomLLM):
         self.prompts.append(list(messages))
         if self.fails:
             raise ConnectionError("no engine")
-        return ChatResponse(message=ChatMessage("an answer", role="assistant"))
+        return ChatResponse(message=ChatMessage("an answer", role="assistant"), raw=self.raw(messages))
 
     def stream_chat(self, messages, **kwargs):
         self.prompts.append(list(messages))
@@ -43,8 +53,15 @@ class RecordingLLM(CustomLLM):
                 yield ChatResponse(message=ChatMessage(text, role="assistant"), delta=delta)
                 if self.fails:
                     raise ConnectionError("no engine")
+            if self.reported:
+                yield ChatResponse(
+                    message=ChatMessage(text, role="assistant"), delta="", raw=self.raw(messages)
+                )
 
         return chunks()
+
+    def raw(self, messages):
+        return self.reported and {"usage": {"prompt_tokens": self.reported(messages)}}
 
     async def achat(self, messages, **kwargs):
         return self.chat(messages)

@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 from llama_index.core import Settings
-from llama_index.core.base.llms.types import ChatMessage, MessageRole
+from llama_index.core.base.llms.types import ChatMessage, ImageBlock, MessageRole
 from llama_index.core.memory import ChatMemoryBuffer, Memory
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -311,6 +311,55 @@ class TestWindow:
         sizes = [len("".join(contents(prompt))) for prompt in llm.prompts]
         assert 700 < max(sizes) <= 1000
 
+    @pytest.mark.parametrize("how", HOW)
+    async def test_a_model_that_counts_more_than_the_estimate(self, make_engine, make_llm, how):
+        """As a model of English does with German."""
+
+        def reported(messages):
+            return size(messages) * 3 // 2
+
+        llm = make_llm(window=1200, reported=reported)
+        engine = make_engine(llm=llm, memory=None)
+        for question in QUESTIONS:
+            await say(engine, question, how)
+        sizes = [reported(prompt) for prompt in llm.prompts]
+        assert 800 < max(sizes) <= 1200 - 64
+        silent = make_llm(window=1200)
+        engine = make_engine(llm=silent, memory=None)
+        for question in QUESTIONS:
+            await say(engine, question, how)
+        assert max(map(reported, silent.prompts)) > 1200
+
+    @pytest.mark.parametrize(
+        "reported",
+        [
+            lambda messages: size(messages) // 2,
+            lambda messages: 0,
+            # Where a chat template tells the date and much else, a first question is counted far too low.
+            lambda messages: 150 if len(messages) == 2 else size(messages),
+        ],
+    )
+    def test_reports_that_tell_nothing_change_nothing(self, make_engine, make_llm, llm, reported):
+        telling = make_llm(reported=reported)
+        engines = [make_engine(llm=model, max_prompt_tokens=700) for model in (llm, telling)]
+        for question in (": Hello.", *QUESTIONS):
+            for engine in engines:
+                engine.chat(question)
+        assert [contents(prompt) for prompt in telling.prompts] == [
+            contents(prompt) for prompt in llm.prompts
+        ]
+
+    def test_pictures_are_not_counted(self, make_engine, make_llm, llm):
+        history = [
+            ChatMessage(blocks=[ImageBlock(url="http://localhost/bike.png")], role="user"),
+            ChatMessage("A bike.", role="assistant"),
+        ]
+        telling = make_llm(reported=lambda messages: 10_000)
+        engine = make_engine(llm=telling, max_prompt_tokens=700)
+        engine.chat("12: a?", chat_history=history)
+        engine.chat("34: b?")
+        assert len(telling.prompts[1]) == 6
+
     def test_tokens_that_cannot_be_counted(self, make_engine, llm, caplog):
         def fails(text):
             raise RuntimeError("secret text")
@@ -398,6 +447,11 @@ async def test_earlier_chunks_where_nothing_is_found(make_engine, make_page, llm
     await say(engine, "1: b?", how, prev_chunks=[make_page(4)])
     assert contents(llm.prompts[0])[1] == f"{whole(3)}\n\n: a?"
     assert contents(llm.prompts[1])[3] == f"{whole(1)}\n\n1: b?"
+
+
+def test_one_name_is_no_list_of_names(make_engine):
+    with pytest.raises(TypeError, match=r"metadata_keys .* pass \['title'\]"):
+        make_engine(metadata_keys="title")
 
 
 def test_arguments_that_llama_indexs_own_engine_takes_as_none(make_engine, llm):

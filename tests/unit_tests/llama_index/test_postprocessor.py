@@ -1,11 +1,14 @@
 import asyncio
+import copy
 import pickle
 
+import numpy as np
 import pytest
 from llama_index.core.bridge.pydantic import Field
 from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
 from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.postprocessor import TimeWeightedPostprocessor
 from llama_index.core.schema import (
     Document,
     ImageNode,
@@ -68,11 +71,13 @@ class TestWhatTheModelSees:
         (out,) = postprocessor.postprocess_nodes([make_page(1, metadata={"title": "Bikes"}, **fields)])
         assert shown(out) == f"[CB_1] <Bikes> {TEXT}"
 
-    @pytest.mark.parametrize("volatile", ["score", "retrieved_at", "distance", "last_accessed_date"])
+    @pytest.mark.parametrize(
+        "volatile", ["score", "retrieved_at", "distance", "last_accessed_date", "__last_accessed__"]
+    )
     @pytest.mark.parametrize("stable", [{}, {"title": "Bikes"}])
     def test_what_differs_from_query_to_query_is_kept_out(self, make_page, volatile, stable):
         texts = set()
-        for value in ("2026-01-01", 0.25, None):
+        for value in (0.25, 3, np.float32(0.25), None):
             metadata = {volatile: value, **stable}
             (out,) = ContextPilotPostprocessor().postprocess_nodes(
                 [make_page(1, value and 0.1, metadata=metadata)]
@@ -80,6 +85,53 @@ class TestWhatTheModelSees:
             assert out.metadata[volatile] == value
             texts.add(shown(out))
         assert len(texts) == 1
+
+    def test_dates_of_a_retrieval_are_kept_out_as_text_too(self, postprocessor, make_page):
+        metadata = {"retrieved_at": "2026-01-01", "last_accessed_date": "2026-01-01"}
+        (out,) = postprocessor.postprocess_nodes([make_page(1, metadata=metadata)])
+        assert shown(out) == f"[CB_1] {TEXT}"
+
+    def test_what_a_text_calls_its_score_is_shown(self, postprocessor, make_page):
+        metadata = {"score": "3-2", "rank": "captain", "similarity": True, "distance": 5}
+        (out,) = postprocessor.postprocess_nodes([make_page(1, metadata=metadata)])
+        assert shown(out) == f"[CB_1] score: 3-2\nrank: captain\nsimilarity: True\n\n{TEXT}"
+
+    def test_recency_postprocessors_leave_a_block_as_it_is(self, postprocessor, make_page):
+        page = make_page(1)
+        texts = set()
+        for now in (1000.0, 2000.0):
+            (out,) = postprocessor.postprocess_nodes(
+                TimeWeightedPostprocessor(now=now).postprocess_nodes([page])
+            )
+            texts.add(shown(out))
+        assert texts == {f"[CB_1] {TEXT}"}
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {},
+            {"metadata": {"score": 0.5}},
+            {"metadata": {"title": "Bikes"}, "excluded_llm_metadata_keys": ["title"]},
+            {"metadata": {"title": "Bikes"}, "text_template": "{content}"},
+            {"metadata": {"title": "Bikes"}, "metadata_template": ""},
+            {"metadata": {"title": "Bikes"}, "metadata_template": "{value}", "text_template": "{content}"},
+        ],
+    )
+    def test_a_text_by_itself_however_its_metadata_is_left_out(self, postprocessor, make_page, fields):
+        given = make_page(1, **fields)
+        (out,) = postprocessor.postprocess_nodes([given])
+        assert shown(out) == f"[CB_1] {TEXT}"
+        assert to_block(out.node) == to_block(given.node)
+        (again,) = postprocessor.postprocess_nodes([out])
+        assert shown(again) == shown(out)
+        assert again.node.excluded_embed_metadata_keys == out.node.excluded_embed_metadata_keys
+
+    @pytest.mark.parametrize("metadata", [{}, {"score": 0.5}])
+    def test_content_blocks_are_the_marker_and_the_text(self, postprocessor, make_page, metadata):
+        (out,) = postprocessor.postprocess_nodes([make_page(1, metadata=metadata)])
+        blocks = out.node.get_content_blocks(MetadataMode.LLM)
+        assert [block.text for block in blocks] == ["[CB_1]", TEXT]
+        assert out.node.get_metadata_str(MetadataMode.LLM) == "[CB_1]"
 
     def test_the_setting_says_which_metadata(self, make_page):
         fields = {
@@ -118,6 +170,26 @@ class TestTheOrder:
 
     def test_is_lost_where_a_later_step_sorts(self, reordered):
         assert order_annotation(reordered[::-1]) == ""
+
+    @pytest.mark.parametrize("before", [0.5, None, float("nan")])
+    def test_a_reranker_has_the_last_word_even_where_it_agrees_with_the_plan(
+        self, postprocessor, make_page, before
+    ):
+        pages = [make_page(number, before) for number in (1, 2, 3)]
+        postprocessor.postprocess_nodes(pages)
+        planned = postprocessor.postprocess_nodes(pages[::-1])
+        assert order_annotation(planned)
+        reranked = [
+            NodeWithScore(node=item.node, score=np.float32(1 - place / 10))
+            for place, item in enumerate(planned)
+        ]
+        assert order_annotation(reranked) == ""
+        again = postprocessor.postprocess_nodes(reranked)
+        assert [plan_metadata(item)["rank"] for item in again] == [0, 1, 2]
+
+    def test_is_told_where_scores_got_lost(self, reordered):
+        bare = [NodeWithScore(node=item.node) for item in reordered]
+        assert order_annotation(bare) == order_annotation(reordered) != ""
 
     def test_is_not_told_of_what_does_not_show_its_marker(self, reordered):
         reordered[1].node.text_template = "{content}"
@@ -219,6 +291,48 @@ class TestSettingsTravel:
         assert loaded.pilot.outcomes[Outcome.UNCHANGED] == 0
         with loaded.pilot.index(loaded.namespace) as index:
             assert len(index) == 0
+
+    @pytest.mark.parametrize("dump", [pickle.dumps, copy.copy, copy.deepcopy])
+    def test_what_cannot_be_pickled_is_said_and_stays(self, make_page, dump):
+        pilot = ContextPilot(token_counter=lambda text: len(text))
+        postprocessor = ContextPilotPostprocessor(pilot=pilot)
+        if dump is pickle.dumps:
+            with pytest.raises(TypeError, match="token_counter"):
+                dump(postprocessor)
+        else:
+            assert dump(postprocessor).pilot.token_counter is pilot.token_counter
+        assert postprocessor.pilot is pilot
+
+    def test_by_pickle_without_callbacks_that_refuse(self, configured, caplog):
+        class Refuses(LlamaDebugHandler):
+            def __reduce__(self):
+                raise TypeError("a lock")
+
+        configured.callback_manager = manager = CallbackManager([Refuses(print_trace_on_end=False)])
+        loaded = pickle.loads(pickle.dumps(configured))
+        assert loaded.pilot.order_template == "Order: {order}."
+        assert loaded.callback_manager.handlers == []
+        assert configured.callback_manager is manager
+
+    def test_by_model_dump(self, configured):
+        loaded = ContextPilotPostprocessor.model_validate(configured.model_dump())
+        assert loaded.namespace == configured.namespace
+
+
+def test_a_misspelt_setting_is_refused():
+    with pytest.raises(ValueError, match="tenent"):
+        ContextPilotPostprocessor(tenent="acme")
+
+
+def test_one_name_is_no_list_of_names(make_page):
+    for use in (
+        lambda: ContextPilotPostprocessor(metadata_keys="title"),
+        lambda: to_block(make_page(1).node, "title"),
+    ):
+        with pytest.raises(TypeError, match=r"metadata_keys must be a list .* pass \['title'\]"):
+            use()
+    tuples = ContextPilotPostprocessor(metadata_keys=("title",))
+    assert tuples.metadata_keys == ["title"]
 
 
 class _Events(BaseEventHandler):

@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 from llama_index.core.bridge.pydantic import Field
 from llama_index.core.instrumentation import get_dispatcher
@@ -70,6 +72,18 @@ def test_one_pilot_is_shared_and_tenants_are_kept_apart(retriever):
     acme.retrieve("12: one")
     assert [item.node_id for item in other.retrieve("21: one")] == ["2", "1"]
     assert [item.node_id for item in acme.retrieve("21: one")] == ["1", "2"]
+
+
+def test_one_name_is_no_list_of_names(retriever):
+    with pytest.raises(TypeError, match=r"metadata_keys .* pass \['title'\]"):
+        ContextPilotRetriever(retriever, metadata_keys="title")
+
+
+def test_pickling_says_what_it_cannot_and_leaves_the_pilot(retriever):
+    wrapped = ContextPilotRetriever(retriever, ContextPilot(token_counter=lambda text: len(text)))
+    with pytest.raises(TypeError, match="token_counter"):
+        pickle.dumps(wrapped)
+    assert [item.node_id for item in wrapped.retrieve("12: one")] == ["1", "2"]
 
 
 def test_both_retrievals_are_seen_by_event_handlers(retriever):

@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from llama_index.core import PromptTemplate, Settings
+from llama_index.core.chat_engine import CondenseQuestionChatEngine
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import BaseSynthesizer, ResponseMode, get_response_synthesizer
-from llama_index.core.schema import QueryBundle
+from llama_index.core.schema import MediaResource, Node, NodeWithScore, QueryBundle
 
 from contextpilot_integrations import ContextPilot
 from contextpilot_integrations.llama_index import ContextPilotPostprocessor, ContextPilotSynthesizer
@@ -162,7 +163,62 @@ class TestSeveralPrompts:
         assert not caplog.records
 
 
+class TestMultimodal:
+    @pytest.mark.parametrize("how", HOW)
+    @pytest.mark.parametrize("mode", ["compact", "tree_summarize", "simple_summarize"])
+    async def test_the_model_sees_each_marker_and_its_text(
+        self, make_llm, nodes, text, mode, how, caplog, monkeypatch
+    ):
+        monkeypatch.setattr(Settings, "_chat_prompt_helper", None)
+        llm = make_llm(chats=True)
+        synth = synthesizer(mode, llm, streaming="stream" in how, multimodal=True)
+        for _ in range(2):
+            assert await answer(synth, nodes, how) == "an answer"
+        blocks = [block.text for message in llm.prompts[0] for block in message.blocks]
+        shown = " ".join("\n".join(blocks).split())
+        assert " ".join(f"[CB_{n}] {text(n)}" for n in (1, 2, 3)) in shown
+        assert "contextpilot" not in shown
+        assert "priority order" not in shown
+        (record,) = caplog.records
+        assert "is not told by a multimodal" in record.getMessage()
+
+    def test_so_is_the_order_of_pictures(self, make_llm, caplog):
+        data = [MediaResource(data=b"abc", mimetype="image/png") for _ in range(3)]
+        pictures = [
+            NodeWithScore(node=Node(id_=str(number), image_resource=resource), score=0.5)
+            for number, resource in enumerate(data)
+        ]
+        postprocessor = ContextPilotPostprocessor()
+        postprocessor.postprocess_nodes(pictures)
+        nodes = postprocessor.postprocess_nodes(pictures[::-1])
+        (marker, picture) = nodes[0].node.get_content_blocks("llm")
+        assert (marker.text, picture.block_type) == ("[CB_0]", "image")
+        synthesizer("compact", make_llm(chats=True), multimodal=True).synthesize("How much?", nodes)
+        assert len(caplog.records) == 1
+
+    def test_nothing_is_logged_in_order_of_relevance(self, make_llm, make_page, caplog):
+        nodes = ContextPilotPostprocessor().postprocess_nodes([make_page(1), make_page(2)])
+        synthesizer("compact", make_llm(chats=True), multimodal=True).synthesize("How much?", nodes)
+        assert not caplog.records
+
+
 class TestAsAnySynthesizer:
+    @pytest.mark.parametrize("streaming", [False, True])
+    @pytest.mark.parametrize("how", ["chat", "achat", "stream_chat", "astream_chat"])
+    async def test_behind_a_chat_engine_that_condenses_questions(self, llm, retriever, how, streaming):
+        synth = synthesizer("compact", llm, streaming=streaming)
+        engine = RetrieverQueryEngine(retriever, synth)
+        chat = CondenseQuestionChatEngine.from_defaults(engine, llm=llm)
+        response = getattr(chat, how)("12: How much?")
+        response = response if how in ("chat", "stream_chat") else await response
+        if how == "stream_chat":
+            assert "".join(response.response_gen) == "an answer"
+        elif how == "astream_chat":
+            assert "".join([text async for text in response.async_response_gen()]) == "an answer"
+        else:
+            assert response.response == "an answer"
+        assert synth.synthesizer._streaming is streaming
+
     def test_in_a_query_engine(self, llm, retriever):
         engine = RetrieverQueryEngine.from_args(
             retriever,
