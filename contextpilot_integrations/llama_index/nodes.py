@@ -258,7 +258,8 @@ def _with_plan(node: BaseNode, block: ContextBlock, score: float | None, entry: 
         name: _copied(name, value) for name, value in vars(node).items() if type(value) not in _IMMUTABLE
     }
     metadata, excluded = fields["metadata"], fields["excluded_llm_metadata_keys"]
-    planned = cast(NodePlanMetadata, {**entry, "score": score})
+    planned = cast(NodePlanMetadata, entry)
+    planned["score"] = score
     if isinstance(template := getattr(node, "text_template", None), str):
         planned["text_template"], planned["metadata_template"] = template, node.metadata_template
         if _shows_metadata(node, block):
