@@ -8,7 +8,13 @@ import pytest
 from llama_index.core import PromptTemplate, Settings
 from llama_index.core.chat_engine import CondenseQuestionChatEngine
 from llama_index.core.query_engine import RetrieverQueryEngine
-from llama_index.core.response_synthesizers import BaseSynthesizer, ResponseMode, get_response_synthesizer
+from llama_index.core.response_synthesizers import (
+    BaseSynthesizer,
+    CompactAndRefine,
+    ResponseMode,
+    SimpleSummarize,
+    get_response_synthesizer,
+)
 from llama_index.core.schema import MediaResource, Node, NodeWithScore, QueryBundle
 
 from contextpilot_integrations import ContextPilot
@@ -165,13 +171,13 @@ class TestSeveralPrompts:
 
 class TestMultimodal:
     @pytest.mark.parametrize("how", HOW)
-    @pytest.mark.parametrize("mode", ["compact", "tree_summarize", "simple_summarize"])
+    @pytest.mark.parametrize("kind", [CompactAndRefine, SimpleSummarize])
     async def test_the_model_sees_each_marker_and_its_text(
-        self, make_llm, nodes, text, mode, how, caplog, monkeypatch
+        self, make_llm, nodes, text, kind, how, caplog, monkeypatch
     ):
         monkeypatch.setattr(Settings, "_chat_prompt_helper", None)
         llm = make_llm(chats=True)
-        synth = synthesizer(mode, llm, streaming="stream" in how, multimodal=True)
+        synth = ContextPilotSynthesizer(kind(llm=llm, streaming="stream" in how, multimodal=True))
         for _ in range(2):
             assert await answer(synth, nodes, how) == "an answer"
         blocks = [block.text for message in llm.prompts[0] for block in message.blocks]
@@ -193,12 +199,14 @@ class TestMultimodal:
         nodes = postprocessor.postprocess_nodes(pictures[::-1])
         (marker, picture) = nodes[0].node.get_content_blocks("llm")
         assert (marker.text, picture.block_type) == ("[CB_0]", "image")
-        synthesizer("compact", make_llm(chats=True), multimodal=True).synthesize("How much?", nodes)
+        synth = ContextPilotSynthesizer(CompactAndRefine(llm=make_llm(chats=True), multimodal=True))
+        synth.synthesize("How much?", nodes)
         assert len(caplog.records) == 1
 
     def test_nothing_is_logged_in_order_of_relevance(self, make_llm, make_page, caplog):
         nodes = ContextPilotPostprocessor().postprocess_nodes([make_page(1), make_page(2)])
-        synthesizer("compact", make_llm(chats=True), multimodal=True).synthesize("How much?", nodes)
+        synth = ContextPilotSynthesizer(CompactAndRefine(llm=make_llm(chats=True), multimodal=True))
+        synth.synthesize("How much?", nodes)
         assert not caplog.records
 
 
