@@ -51,7 +51,7 @@ class ContextPilotAligner(Planning, RunnableSerializable[list[Document], list[Do
     async def ainvoke(
         self, input: list[Document], config: RunnableConfig | None = None, **kwargs: Any
     ) -> list[Document]:
-        """Plan one request as `invoke` does; it takes well under a millisecond, so it runs in the loop."""
+        """Plan one request as `invoke` does; it takes about a millisecond, so it runs in the loop."""
         return await self._acall_with_config(self._aalign, input, config)
 
     def batch(

@@ -106,7 +106,7 @@ class ContextPilotRetriever(Planning, BaseRetriever):
     ) -> list[Document]:
         limit = self._limit(k)
         found = await self.retriever.ainvoke(query, {"callbacks": run_manager.get_child()}, **kwargs)
-        # Planning takes well under a millisecond, so it runs in the loop.
+        # Planning takes about a millisecond, so it runs in the loop.
         return self._sent(check_documents(found)[:limit], run_manager, session_id)
 
     def _get_ls_params(self, **kwargs: Any) -> LangSmithRetrieverParams:
