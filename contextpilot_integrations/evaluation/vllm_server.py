@@ -24,6 +24,10 @@ __all__ = ["VLLMServer"]
 _LONGEST_SOCKET_PATH = 107  # bytes, on Linux
 _LONGEST_SOCKET_NAME = 40  # vLLM names its own sockets by a UUID
 _LOG_TAIL = 40
+# The model runs in the engine's process. In a worker of its own, the default on a CPU, either process waits
+# for the other in a loop that never sleeps, until a second after the last answer: on two cores a prefill
+# takes up to three times as long, and a server that is asked nothing slows down another one beside it.
+_EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 
 class VLLMServer:
@@ -196,6 +200,7 @@ class VLLMServer:
             *("--max-model-len", str(self.max_model_len), "--block-size", str(self.block_size)),
             *("--num-gpu-blocks-override", str(self.blocks)),  # It counts for a CPU too.
             "--enforce-eager",  # Compiling takes longer than such a model ever saves by it.
+            *("--distributed-executor-backend", _EXECUTOR),
             *("--enable-prefix-caching", "--enable-prompt-tokens-details", "--enable-request-id-headers"),
             *("--kv-events-config", json.dumps(events)),
             *self.arguments,
@@ -230,7 +235,7 @@ def _environment(sockets: Path) -> dict[str, str]:
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "60",
         "VLLM_SERVER_DEV_MODE": "1",  # For /reset_prefix_cache.
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
-        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
+        "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
         "VLLM_RPC_BASE_PATH": str(sockets),
     }
 

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 import pytest
 from transformers import AutoTokenizer
 
+from contextpilot_integrations.evaluation.bench import engine, engine_passes
 from contextpilot_integrations.evaluation.bench.engine import bench_engine
 from contextpilot_integrations.evaluation.bench.engine_requests import (
     demo_requests,
@@ -53,8 +54,22 @@ def test_ours_finds_more_cached_than_the_original_and_never_more_than_the_bound(
     assert original.prompt_tokens < ours.prompt_tokens < 1.25 * original.prompt_tokens
 
 
-def test_each_repeat_starts_cold(own, requests):
-    result = bench_engine(requests, own(requests), mode="online", repeats=2)
+def test_each_repeat_starts_cold_and_the_servers_change_places(own, requests, monkeypatch):
+    started = []
+
+    def cold_pass(name, mode, requests, server):
+        started.append((name, server.base_url))
+        return engine_passes.cold_pass(name, mode, requests, server)
+
+    monkeypatch.setattr(engine, "cold_pass", cold_pass)
+    one, other = servers = own(requests)
+    result = bench_engine(requests, servers, mode="online", repeats=2)
+    assert started[2:] == [  # After the two that warm up.
+        ("original", one.base_url),
+        ("ours", other.base_url),
+        ("ours", one.base_url),
+        ("original", other.base_url),
+    ]
     for one in result.passes:
         first, second = ([sample.cached_tokens for sample in repeat] for repeat in one.samples)
         assert first == second
@@ -81,6 +96,8 @@ def test_without_overlap_nothing_is_found_and_nothing_could_be(own, requests):
     original, ours = result.passes
     assert sum(result.bound) == ours.cached_tokens == original.cached_tokens == 0
     assert ours.prompt_tokens == original.prompt_tokens
+    possible = result.compare(ours)
+    assert (possible.ttft.bound, possible.seconds.bound) == (1, 1)
 
 
 def test_passes_that_take_turns_need_a_cache_each(own, requests):

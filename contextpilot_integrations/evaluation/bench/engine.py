@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import cycle
+from itertools import cycle, islice
 from typing import Literal
 
 from contextpilot_integrations.evaluation.bench.engine_passes import cold_pass, take_turns
@@ -50,7 +50,8 @@ def bench_engine(
         servers: Where: one that was given, or as many of our own as `own_servers_needed` says, all alike.
         mode: How ours is planned.
         sessions: How many requests are in flight.
-        repeats: How often each pass is run. Which one goes first alternates.
+        repeats: How often each pass is run. Which one goes first alternates, and so does which server is
+            whose.
         events: Whether to run ours once more, following the server's KV events; what it believes then ends
             where the cache does, so its capacity is left at the default.
         on_answered: Called with how many more requests have been answered.
@@ -70,11 +71,11 @@ def bench_engine(
     names = pass_names(events=events)
     samples: dict[str, list[tuple[Sample, ...]]] = {name: [] for name in names}
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    where = dict(zip(names, cycle(servers), strict=False))
     for one in servers:
         _warm_up(requests, one)
     for repeat in range(repeats):
         ordered = names if repeat % 2 == 0 else names[::-1]
+        where = dict(zip(names, islice(cycle(servers), repeat % needed, None), strict=False))
         for together in [ordered] if sessions == 1 else [(name,) for name in ordered]:
             with ExitStack() as stack:
                 passes = [

@@ -118,10 +118,10 @@ def take_turns(
     requests: Sequence[TraceRequest],
     on_answered: Callable[[int], object],
 ) -> list[tuple[list[Sample], float]]:
-    """Run passes side by side: one request of each, then the next of each.
+    """Run passes side by side: one request of each, then the next of each, the other way round.
 
-    Whatever slows the machine down for a while then slows all of them down. None has its clock running while
-    another has its turn.
+    Whatever slows the machine down for a while then slows all of them down, and whatever it costs to be the
+    first or the last is shared. None has its clock running while another has its turn.
 
     Args:
         passes: Who takes turns, each with a cache that no other one fills.
@@ -132,16 +132,17 @@ def take_turns(
         For each pass its samples in the order of the requests, and the seconds of its turns, planning
         included.
     """
-    turns = [one.turns(requests) for one in passes]
+    turns = list(enumerate(one.turns(requests) for one in passes))
     samples = [[Sample()] * len(requests) for _ in passes]
     seconds = [0.0] * len(passes)
     for _ in requests:
-        for number, turn in enumerate(turns):
+        for number, turn in turns:
             start = time.perf_counter()
             place, sample = next(turn)
             seconds[number] += time.perf_counter() - start
             samples[number][place] = sample
             on_answered(1)
+        turns.reverse()
     return list(zip(samples, seconds, strict=True))
 
 

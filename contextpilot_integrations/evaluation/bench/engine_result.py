@@ -182,14 +182,19 @@ class EngineResult:
     def ttft_total_bound(self) -> float | None:
         """The least seconds until first tokens, of all requests together.
 
-        It is what `fit` predicts if each request found cached what `bound` says, and computed the rest of
-        its prompt in original order.
+        It is what the original pass took, less what `fit` says of the tokens that each request could have
+        found cached besides (`bound`). So it is no less where nothing can be found.
         """
         fit, original = self.fit, self.passes[0]
         if fit is None or self.bound is None:
             return None
-        pairs = zip(original.samples[0], self.bound, strict=True)
-        return sum(fit.predict((sample.prompt_tokens or 0) - cached) for sample, cached in pairs)
+        every = range(self.requests)
+        ttfts = original.per_request(lambda sample: sample.ttft, every)
+        cached = original.per_request(lambda sample: sample.cached_tokens or 0, every)
+        return sum(
+            max(0.0, ttft - fit.seconds_per_token * (most - found))
+            for ttft, found, most in zip(ttfts, cached, self.bound, strict=True)
+        )
 
     def compare(self, ours: EnginePass) -> Comparison:
         """Compare a pass with the original one, over the requests that no pass failed."""

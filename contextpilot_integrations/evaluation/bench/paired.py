@@ -173,19 +173,13 @@ class PrefillFit:
     """The time to first token, taken to grow linearly with the tokens that are not cached.
 
     Attributes:
-        seconds_per_request: What a request takes with all of it cached.
+        seconds_per_request: What a request takes with all of it cached. Long prompts take more than their
+            share, so the line may start below 0.
         seconds_per_token: What each token adds.
     """
 
     seconds_per_request: float
     seconds_per_token: float
-
-    def predict(self, uncached_tokens: int) -> float:
-        """Return the seconds until the first token of a prompt with so many tokens to compute.
-
-        Long prompts take more than their share, so the line may start below 0; no time does.
-        """
-        return max(0.0, self.seconds_per_request + self.seconds_per_token * uncached_tokens)
 
 
 def fit_prefill(uncached_tokens: Sequence[int], ttfts: Sequence[float]) -> PrefillFit | None:

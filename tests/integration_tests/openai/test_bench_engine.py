@@ -72,9 +72,9 @@ def test_one_in_flight_the_orders_take_turns(engine, trace):
         1:
     ]
     sent = [line for line in lines if line in (original, ours)]
-    assert sent == [original, ours] * 3
+    assert sent == [original, ours, ours, original, original, ours]
     sent = [line for line in lines if line in (ours_again, original_again)]
-    assert sent == [ours_again, original_again] * 3
+    assert sent == [ours_again, original_again, original_again, ours_again, ours_again, original_again]
     assert engine.in_flight == 1
 
 

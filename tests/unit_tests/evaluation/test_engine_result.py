@@ -54,6 +54,13 @@ def test_ratios_and_the_largest_possible_ones():
     assert figures["ttft_fit_s_per_1000_tokens"] == pytest.approx(1.0)
 
 
+def test_where_no_more_can_be_found_nothing_can_be_faster():
+    slower = tuple(replace(sample, ttft=1.5 * sample.ttft) for sample in ORIGINAL.samples[0])
+    figures = result(ORIGINAL, EnginePass("ours", (slower,), (3.3,)), bound=(0, 100)).to_dict()
+    assert figures["ttft_ratio"] == pytest.approx(1 / 1.5)
+    assert figures["ttft_ratio_bound"] == figures["seconds_ratio_bound"] == 1
+
+
 def test_repeats_are_averaged():
     slow = tuple(replace(sample, ttft=3 * sample.ttft) for sample in ORIGINAL.samples[0])
     twice = EnginePass("original", (ORIGINAL.samples[0], slow), (2.0, 6.0))
