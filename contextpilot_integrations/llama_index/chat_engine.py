@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import takewhile
 from typing import Any, cast
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.types import (
     ChatMessage,
-    ChatResponse,
     ChatResponseAsyncGen,
     ChatResponseGen,
     MessageRole,
-    TextBlock,
 )
 from llama_index.core.callbacks import CallbackManager, trace_method
 from llama_index.core.chat_engine.types import AgentChatResponse, BaseChatEngine, StreamingAgentChatResponse
-from llama_index.core.constants import DEFAULT_NUM_OUTPUTS
 from llama_index.core.llms.llm import LLM
 from llama_index.core.memory import BaseMemory, Memory
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -30,27 +25,15 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.settings import Settings
 from llama_index.core.tools import ToolOutput
 from llama_index.core.types import Thread
-from llama_index.core.utils import get_tokenizer
 
 from contextpilot_integrations.block import ContextBlock
-from contextpilot_integrations.engines.usage import read_usage
 from contextpilot_integrations.llama_index.messages import rewrite_messages
 from contextpilot_integrations.llama_index.nodes import Request, checked_keys
+from contextpilot_integrations.llama_index.window import Window, prompt_tokens
 from contextpilot_integrations.namespace import Namespace
 from contextpilot_integrations.pilot import ContextPilot
 
 __all__ = ["ContextPilotChatEngine"]
-
-logger = logging.getLogger(__name__)
-
-_MESSAGE_TOKENS = 5
-"""What a chat template puts around a message: its role, its beginning and its end."""
-
-_TELLING = 4
-"""A prompt tells how a model counts once it is one of so many parts of the largest.
-
-In a short one, what a chat template puts before all messages would count for too much.
-"""
 
 
 class ContextPilotChatEngine(BaseChatEngine):
@@ -112,8 +95,6 @@ class ContextPilotChatEngine(BaseChatEngine):
         metadata_keys: Collection[str] | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> None:
-        if max_prompt_tokens is not None and max_prompt_tokens < 1:
-            raise ValueError(f"max_prompt_tokens must be at least 1, got {max_prompt_tokens}")
         self.pilot = pilot or ContextPilot()
         self.namespace = Namespace(endpoint=endpoint, model=model, tenant=tenant)
         self.callback_manager = callback_manager or Settings.callback_manager
@@ -122,12 +103,8 @@ class ContextPilotChatEngine(BaseChatEngine):
         self._memory = memory
         self._prefix_messages = list(prefix_messages or ())
         self._node_postprocessors = list(node_postprocessors or ())
-        self._max_prompt_tokens = max_prompt_tokens
         self._metadata_keys = checked_keys(metadata_keys)
-        self._left_out: tuple[int, str | None] = (0, None)  # How many messages, and the text behind them.
-        self._excess = 1.0  # How many tokens the model has for each that is counted.
-        # Nearly all texts of a prompt were counted for the one before.
-        self._count = lru_cache(maxsize=4096)(self.pilot.token_counter or _count)
+        self._window = Window(max_prompt_tokens, self.pilot)
 
     @classmethod
     def from_defaults(
@@ -169,7 +146,7 @@ class ContextPilotChatEngine(BaseChatEngine):
             memory = Memory.from_defaults(
                 chat_history=list(chat_history or ()), token_limit=sys.maxsize, tokenizer_fn=lambda text: []
             )
-            settings.setdefault("max_prompt_tokens", _prompt_tokens(llm))
+            settings.setdefault("max_prompt_tokens", prompt_tokens(llm))
         if system_prompt is not None:
             prefix_messages = [ChatMessage(system_prompt, role=llm.metadata.system_role)]
         return cls(retriever, llm, memory, prefix_messages or (), **settings)
@@ -202,7 +179,7 @@ class ContextPilotChatEngine(BaseChatEngine):
         nodes = self._nodes(message) or prev_chunks or []
         turn = self._turn(message, nodes, self._memory.get(input=message))
         response = self._llm.chat(turn.messages)
-        self._compare(turn, response)
+        self._window.learn(turn.messages, turn.counted, response)
         answer = response.message
         turn.put(answer)
         return AgentChatResponse(_text(answer), turn.sources, nodes)
@@ -220,7 +197,7 @@ class ContextPilotChatEngine(BaseChatEngine):
         nodes = await self._anodes(message) or prev_chunks or []
         turn = self._turn(message, nodes, await self._memory.aget(input=message))
         response = await self._llm.achat(turn.messages)
-        self._compare(turn, response)
+        self._window.learn(turn.messages, turn.counted, response)
         answer = response.message
         await turn.aput(answer)
         return AgentChatResponse(_text(answer), turn.sources, nodes)
@@ -295,57 +272,24 @@ class ContextPilotChatEngine(BaseChatEngine):
     def _messages(
         self, history: list[ChatMessage], user: ChatMessage, blocks: list[ContextBlock]
     ) -> tuple[list[ChatMessage], int]:
-        """Return what is sent: all of the history, or from that turn on from which it fits; and its tokens.
-
-        What was left out once stays out, as long as the history goes on.
-        """
+        """Return what is sent, and its tokens."""
         told = sum(1 for _ in takewhile(lambda message: message.role is MessageRole.SYSTEM, history))
-        first = len(self._prefix_messages) + told  # What stands before it always goes out.
-        given = [*self._prefix_messages, *history, user]
-        left_out, begins_with = self._left_out
-        if first + left_out >= len(given) or given[first + left_out].content != begins_with:
-            left_out = 0
-        del given[first : first + left_out]
-        while True:
-            messages = rewrite_messages(given, pilot=self.pilot, namespace=self.namespace, blocks=blocks)
-            if self._max_prompt_tokens is None:
-                return messages, 0
-            try:
-                tokens = [_MESSAGE_TOKENS + self._count(message.content or "") for message in messages]
-            except Exception as error:
-                self.pilot.report_failure(error, "counting tokens")
-                return messages, 0
-            most = self._max_prompt_tokens / self._excess
-            if given[first] is user or sum(tokens) <= most:
-                break
-            half = (most - sum(tokens[:first])) / 2
-            turns = [n for n in range(first + 1, len(given)) if given[n].role is MessageRole.USER]
-            kept = next(n for n in turns if sum(tokens[first:n]) >= half or given[n] is user)
-            del given[first:kept]
-            left_out += kept - first
-        if sum(tokens) > most:
-            logger.warning(
-                "a turn has %d tokens by itself where %d fit; let the retriever find less", sum(tokens), most
-            )
-        self._left_out = left_out, given[first].content
-        return messages, sum(tokens)
-
-    def _compare(self, turn: _Turn, response: ChatResponse) -> None:
-        """Reckon with more tokens from now on, if a prompt had more than were counted."""
-        if not turn.counted or self._max_prompt_tokens is None:
-            return
-        reported = read_usage(response.raw).prompt_tokens or 0
-        if reported * _TELLING >= self._max_prompt_tokens and turn.has_only_texts:
-            self._excess = max(self._excess, reported / turn.counted)
+        return self._window.fit(
+            [*self._prefix_messages, *history, user],
+            len(self._prefix_messages) + told,
+            lambda messages: rewrite_messages(
+                messages, pilot=self.pilot, namespace=self.namespace, blocks=blocks
+            ),
+        )
 
     def _compared(self, turn: _Turn, chunks: ChatResponseGen) -> ChatResponseGen:
         for chunk in chunks:
-            self._compare(turn, chunk)
+            self._window.learn(turn.messages, turn.counted, chunk)
             yield chunk
 
     async def _acompared(self, turn: _Turn, chunks: ChatResponseAsyncGen) -> ChatResponseAsyncGen:
         async for chunk in chunks:
-            self._compare(turn, chunk)
+            self._window.learn(turn.messages, turn.counted, chunk)
             yield chunk
 
 
@@ -369,30 +313,11 @@ class _Turn:
     counted: int
     sources: list[ToolOutput]
 
-    @property
-    def has_only_texts(self) -> bool:
-        """Whether nothing but texts is sent, so that all of it was counted."""
-        return all(isinstance(block, TextBlock) for message in self.messages for block in message.blocks)
-
     def put(self, answer: ChatMessage) -> None:
         self.memory.put_messages([self.user, _answer(answer)])
 
     async def aput(self, answer: ChatMessage) -> None:
         await self.memory.aput_messages([self.user, _answer(answer)])
-
-
-def _prompt_tokens(llm: LLM) -> int:
-    """Return how many tokens a model's prompt may have beside an answer.
-
-    An eighth is spared: they are seldom counted by the very tokenizer of the model.
-    """
-    window, answer = llm.metadata.context_window, llm.metadata.num_output
-    # As LlamaIndex's prompt helper has it, a model that names no number has -1.
-    return max(1, (window - (answer if answer >= 0 else DEFAULT_NUM_OUTPUTS)) * 7 // 8)
-
-
-def _count(text: str) -> int:
-    return len(get_tokenizer()(text))
 
 
 def _answer(message: ChatMessage) -> ChatMessage:
