@@ -227,8 +227,9 @@ class VLLMServer:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_TAIL:])
 
 
-def _environment(sockets: Path) -> dict[str, str]:
+def _environment(folder: Path) -> dict[str, str]:
     return {
+        "TMPDIR": str(folder),  # What it leaves there is removed with the folder.
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         # Seconds. A client that forgets idle connections sooner (the openai one after 5) meets none closing.
@@ -236,7 +237,7 @@ def _environment(sockets: Path) -> dict[str, str]:
         "VLLM_SERVER_DEV_MODE": "1",  # For /reset_prefix_cache.
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
         "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
-        "VLLM_RPC_BASE_PATH": str(sockets),
+        "VLLM_RPC_BASE_PATH": str(folder),
     }
 
 
