@@ -86,7 +86,7 @@ def engine(
     Compared request by request: time to first token, cached tokens and the time of the whole, each as a
     ratio with its 95 % interval, beside the largest ratio that the trace allows. Answers have one token.
     With one request in flight the orders take turns, request by request, so that a machine that slows down
-    is as slow for all. Without --base-url, vLLM is started with a random-weight Llama of 28 M parameters,
+    is as slow for all. Without --base-url, vLLM is started with a random-weight Llama of 30 M parameters,
     then once for each order.
     """
     with measuring():

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from contextpilot_integrations.annotation import order_annotation
+from contextpilot_integrations.block import ContextBlock
 from contextpilot_integrations.demo.handbook import passages, questions
 
 __all__ = ["CHAT_TEMPLATE", "write_tiny_llama"]
@@ -20,7 +22,6 @@ CHAT_TEMPLATE = (
 """ChatML, as Qwen and SmolLM2 have it, without any system prompt of its own."""
 
 _END, _TURN_START, _TURN_END = _SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-_VOCABULARY = 4096
 _HEAD = 64  # vLLM's attention on the CPU wants a multiple of 32.
 
 
@@ -31,11 +32,14 @@ def write_tiny_llama(
     layers: int = 4,
     max_tokens: int = 8192,
     seed: int = 0,
+    texts: Iterable[str] = (),
+    vocabulary: int = 4096,
 ) -> int:
     """Write a model with random weights and a tokenizer trained on the demo's corpus.
 
     The same arguments give the same files. 256 x 4 has 4 M parameters; 512 x 8 has 28 M, and its prefill is
-    long enough to be measured.
+    long enough to be measured. A tokenizer that knows neither the words nor enough of them makes twice the
+    tokens that a real model's does: about four characters of English are one.
 
     Args:
         folder: Where to; made if it is not there.
@@ -43,6 +47,8 @@ def write_tiny_llama(
         layers: The depth.
         max_tokens: The longest sequence.
         seed: What the weights are drawn from.
+        texts: What the tokenizer is trained on besides.
+        vocabulary: How many tokens it knows at most.
 
     Returns:
         The number of parameters.
@@ -57,7 +63,7 @@ def write_tiny_llama(
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=_trained(_corpus()),
+        tokenizer_object=_trained([*_corpus(), *texts], vocabulary),
         eos_token=_TURN_END,
         pad_token=_END,
         chat_template=CHAT_TEMPLATE,
@@ -86,11 +92,13 @@ def write_tiny_llama(
 
 
 def _corpus() -> list[str]:
+    """Return the demo's passages and questions, and what prose lacks: brackets, and letters in any order."""
     texts = [text for passage in passages() for text in (passage.title, passage.text)]
-    return [*texts, *(question.question for question in questions())]
+    markers = order_annotation([ContextBlock(passage.title, passage.text) for passage in passages()])
+    return [*texts, *(question.question for question in questions()), markers]
 
 
-def _trained(texts: Iterable[str]) -> Any:
+def _trained(texts: Iterable[str], vocabulary: int) -> Any:
     """Train a byte-level BPE, so that every text has tokens and comes back from them."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -98,7 +106,7 @@ def _trained(texts: Iterable[str]) -> Any:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=_VOCABULARY,
+        vocab_size=vocabulary,
         special_tokens=list(_SPECIAL),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,

@@ -1,7 +1,7 @@
 """Writes a tiny Llama and counts tokens with its tokenizer: run as a file, where transformers is installed.
 
-Standard input is a JSON object with `write_tiny_llama`'s ``folder``, ``hidden_size`` and ``layers``, and
-``texts``; the last line of standard output is the list of their token counts.
+Standard input is a JSON object with `write_tiny_llama`'s arguments under ``model``, and ``texts``; the last
+line of standard output is the list of their token counts.
 """
 
 import importlib.util
@@ -25,6 +25,6 @@ if __name__ == "__main__":
     from contextpilot_integrations.evaluation.tiny_llama import write_tiny_llama
 
     job = json.load(sys.stdin)
-    write_tiny_llama(job["folder"], hidden_size=job["hidden_size"], layers=job["layers"])
-    tokenizer = AutoTokenizer.from_pretrained(job["folder"])
+    write_tiny_llama(**job["model"])
+    tokenizer = AutoTokenizer.from_pretrained(job["model"]["folder"])
     sys.stdout.write(f"\n{json.dumps([len(ids) for ids in tokenizer(job['texts'])['input_ids']])}\n")

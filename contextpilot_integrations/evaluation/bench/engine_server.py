@@ -33,7 +33,7 @@ ANSWER_TOKENS = 1
 _PAGE_TOKENS = 32
 # Tokens of the system prompt, and of what a chat template writes around the messages.
 _PREAMBLE_TOKENS = 64
-_MODEL = {"hidden_size": 512, "layers": 8}
+_MODEL = {"hidden_size": 512, "layers": 8, "vocabulary": 8192}
 _TOKEN_BYTES = 2 * _MODEL["layers"] * _MODEL["hidden_size"] * 4  # Keys and values, as float32.
 _SERVER_BYTES = 2 * 2**30  # What a vLLM takes beside its cache.
 
@@ -142,7 +142,7 @@ def python_with_vllm(python: str | None) -> str:
 def own_servers(
     requests: Sequence[TraceRequest], *, number: int, python: str, cache_share: float = 1.0
 ) -> Iterator[list[OwnServer]]:
-    """Start vLLM with a random-weight Llama of 28 M parameters, with a cache made to measure.
+    """Start vLLM with a random-weight Llama of 30 M parameters, with a cache made to measure.
 
     Args:
         requests: What will be asked.
@@ -160,7 +160,11 @@ def own_servers(
         raise ValueError(f"--cache-share must be above 0 and at most 1, not {cache_share:g}")
     parts = {part: text for request in requests for part, text in prompt_parts(request).items()}
     with tempfile.TemporaryDirectory(prefix="tiny-llama-") as folder:
-        counts = _write_model(python, folder, list(parts.values()))
+        # The words of the texts, not the markers in front of them, which no tokenizer knows.
+        known = {block.text for request in requests for block in request.blocks}
+        known |= {request.query for request in requests if request.query}
+        model = {**_MODEL, "folder": folder, "texts": sorted(known)}
+        counts = _write_model(python, model, list(parts.values()))
         tokens = dict(zip(parts, counts, strict=True))
         originals, annotated = [], []
         for request in requests:
@@ -222,9 +226,9 @@ def _available_memory() -> int | None:
     return found[0] if found else None
 
 
-def _write_model(python: str, folder: str, texts: Sequence[str]) -> list[int]:
+def _write_model(python: str, model: Mapping[str, object], texts: Sequence[str]) -> list[int]:
     """Write the model, and count the tokens of texts."""
-    job = {"folder": folder, **_MODEL, "texts": texts}
+    job = {"model": model, "texts": texts}
     done = subprocess.run(
         [python, "-P", tiny_llama_process.__file__],
         input=json.dumps(job),
