@@ -169,14 +169,15 @@ class EngineResult:
 
     @property
     def fit(self) -> PrefillFit | None:
-        """The time to first token against uncached tokens, over all passes; None where it has no meaning."""
+        """The time to first token by what is computed, over all passes; None where it has no meaning."""
         if not self.took_turns or not self.tells_cached_tokens:
             return None
         samples = [s for one in self.passes for repeat in one.samples for s in repeat if s.error is None]
-        uncached = [s.prompt_tokens - (s.cached_tokens or 0) for s in samples if s.prompt_tokens is not None]
-        if len(uncached) != len(samples):
+        prompts = [sample.prompt_tokens for sample in samples if sample.prompt_tokens is not None]
+        if len(prompts) != len(samples):
             return None
-        return fit_prefill(uncached, [sample.ttft for sample in samples])
+        cached = [sample.cached_tokens or 0 for sample in samples]
+        return fit_prefill(prompts, cached, [sample.ttft for sample in samples])
 
     @property
     def ttft_total_bound(self) -> float | None:
@@ -185,15 +186,19 @@ class EngineResult:
         It is what the original pass took, less what `fit` says of the tokens that each request could have
         found cached besides (`bound`). So it is no less where nothing can be found.
         """
-        fit, original = self.fit, self.passes[0]
-        if fit is None or self.bound is None:
+        fit, original, every = self.fit, self.passes[0], range(self.requests)
+        if self.bound is None or not self.took_turns:
             return None
-        every = range(self.requests)
         ttfts = original.per_request(lambda sample: sample.ttft, every)
+        prompts = original.per_request(lambda sample: sample.prompt_tokens or 0, every)
         cached = original.per_request(lambda sample: sample.cached_tokens or 0, every)
+        if cached == list(self.bound):
+            return original.ttft_total  # Whatever a token takes.
+        if fit is None:
+            return None
         return sum(
-            max(0.0, ttft - fit.seconds_per_token * (most - found))
-            for ttft, found, most in zip(ttfts, cached, self.bound, strict=True)
+            max(0.0, ttft - fit.saved(prompt, most, instead_of=found))
+            for ttft, prompt, found, most in zip(ttfts, prompts, cached, self.bound, strict=True)
         )
 
     def compare(self, ours: EnginePass) -> Comparison:
@@ -245,7 +250,8 @@ class EngineResult:
             "cache_tokens": self.cache_tokens,
             "cached_tokens_bound": None if self.bound is None else sum(self.bound),
             "ttft_fit_s": None if fit is None else fit.seconds_per_request,
-            "ttft_fit_s_per_1000_tokens": None if fit is None else 1000 * fit.seconds_per_token,
+            "ttft_fit_s_per_1000_tokens": None if fit is None else 1e3 * fit.seconds_per_token,
+            "ttft_fit_s_per_1000000_pairs": None if fit is None else 1e6 * fit.seconds_per_pair,
         }
         for one in self.passes:
             cached = one.cached_tokens if self.tells_cached_tokens else None

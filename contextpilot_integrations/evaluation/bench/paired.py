@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from statistics import StatisticsError, linear_regression
 from typing import Literal
 
 import torch
@@ -170,35 +169,71 @@ def bootstrap_mean(values: Sequence[float], *, resamples: int = 10_000, seed: in
 
 @dataclass(frozen=True, slots=True)
 class PrefillFit:
-    """The time to first token, taken to grow linearly with the tokens that are not cached.
+    """The time to first token, as the work that a prefill is.
+
+    Every token that is computed passes through the weights, and attends to all tokens before it, those that
+    are cached too; so a cached token saves less than its share.
 
     Attributes:
-        seconds_per_request: What a request takes with all of it cached. Long prompts take more than their
-            share, so the line may start below 0.
-        seconds_per_token: What each token adds.
+        seconds_per_request: What a request takes besides. Noise, or what grows faster, may make it less
+            than 0.
+        seconds_per_token: What each computed token takes.
+        seconds_per_pair: What each pair of a computed token and one before it takes.
     """
 
     seconds_per_request: float
     seconds_per_token: float
+    seconds_per_pair: float
+
+    def saved(self, prompt_tokens: float, cached: float, instead_of: float) -> float:
+        """Return the seconds that a prompt takes less with so many cached tokens instead of others."""
+        tokens, pairs = (
+            less - more
+            for less, more in zip(_work(prompt_tokens, instead_of), _work(prompt_tokens, cached), strict=True)
+        )
+        return self.seconds_per_token * tokens + self.seconds_per_pair * pairs
 
 
-def fit_prefill(uncached_tokens: Sequence[int], ttfts: Sequence[float]) -> PrefillFit | None:
+def fit_prefill(
+    prompt_tokens: Sequence[int], cached_tokens: Sequence[int], ttfts: Sequence[float]
+) -> PrefillFit | None:
     """Fit the times to first token by least squares.
 
     Meaningful where one request was in flight at a time: others would have been waited for.
 
     Args:
-        uncached_tokens: Of each prompt.
+        prompt_tokens: Of each prompt.
+        cached_tokens: Those of it that were cached.
         ttfts: Seconds, of each.
 
     Returns:
-        None where the times do not grow with the tokens, or all have as many.
+        None where the times do not grow with the work, or all did as much. Where they do not grow with both
+        tokens and pairs, the one that explains less is taken to cost nothing.
     """
-    try:
-        slope, intercept = linear_regression(uncached_tokens, ttfts)
-    except StatisticsError:
-        return None
-    return PrefillFit(intercept, slope) if slope > 0 else None
+    work = torch.tensor(
+        [(1.0, *_work(prompt, cached)) for prompt, cached in zip(prompt_tokens, cached_tokens, strict=True)],
+        dtype=torch.float64,
+    ).reshape(-1, 3)
+    times = torch.tensor(list(ttfts), dtype=torch.float64)
+    scale = work.abs().amax(0).clamp(min=1.0) if len(work) else torch.ones(3, dtype=torch.float64)
+    fits = []
+    for kept in ([0, 1, 2], [0, 1], [0, 2]):
+        scaled = work[:, kept] / scale[kept]
+        if torch.linalg.matrix_rank(scaled) < len(kept):
+            continue
+        solution = torch.linalg.lstsq(scaled, times[:, None]).solution[:, 0]
+        if (solution[1:] <= 0).any():
+            continue
+        error = float((scaled @ solution - times).square().sum())
+        coefficients = torch.zeros(3, dtype=torch.float64)
+        coefficients[kept] = solution / scale[kept]
+        fits.append((error, coefficients.tolist()))
+    return PrefillFit(*min(fits)[1]) if fits else None
+
+
+def _work(prompt_tokens: float, cached_tokens: float) -> tuple[float, float]:
+    """Return how many tokens a prefill computes, and how many pairs of one and one before it."""
+    return prompt_tokens - cached_tokens, (prompt_tokens**2 - cached_tokens**2) / 2
 
 
 def _divided(sides: torch.Tensor) -> torch.Tensor:

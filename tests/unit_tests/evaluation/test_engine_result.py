@@ -61,6 +61,13 @@ def test_where_no_more_can_be_found_nothing_can_be_faster():
     assert figures["ttft_ratio_bound"] == figures["seconds_ratio_bound"] == 1
 
 
+def test_that_needs_no_fit():
+    alike = EnginePass("original", ((answered(1000, 0), answered(1000, 0)),), (2.2,))
+    figures = result(alike, EnginePass("ours", alike.samples, (2.1,)), bound=(0, 0)).to_dict()
+    assert figures["ttft_fit_s"] is None
+    assert figures["ttft_ratio_bound"] == figures["seconds_ratio_bound"] == 1
+
+
 def test_repeats_are_averaged():
     slow = tuple(replace(sample, ttft=3 * sample.ttft) for sample in ORIGINAL.samples[0])
     twice = EnginePass("original", (ORIGINAL.samples[0], slow), (2.0, 6.0))

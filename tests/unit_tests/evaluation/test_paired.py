@@ -4,6 +4,7 @@ from statistics import stdev
 import pytest
 
 from contextpilot_integrations.evaluation.bench.paired import (
+    PrefillFit,
     Ratio,
     bootstrap_mean,
     bound_cached_tokens,
@@ -80,14 +81,39 @@ class TestBound:
 
 
 class TestFit:
-    def test_a_line_through_the_times(self):
-        fit = fit_prefill([0, 100, 200], [0.1, 0.3, 0.5])
-        assert (fit.seconds_per_request, fit.seconds_per_token) == pytest.approx((0.1, 0.002))
+    PROMPTS = (100, 200, 300, 300, 400, 400)
+    CACHED = (0, 0, 0, 200, 100, 300)
+
+    def times(self, request, token, pair):
+        return [
+            request + token * (prompt - cached) + pair * sum(place + 0.5 for place in range(cached, prompt))
+            for prompt, cached in zip(self.PROMPTS, self.CACHED, strict=True)
+        ]
+
+    def test_what_a_request_a_token_and_a_pair_take(self):
+        fit = fit_prefill(self.PROMPTS, self.CACHED, self.times(0.1, 0.002, 1e-5))
+        assert fit.seconds_per_request == pytest.approx(0.1)
+        assert fit.seconds_per_token == pytest.approx(0.002)
+        assert fit.seconds_per_pair == pytest.approx(1e-5)
+
+    def test_cached_tokens_save_their_work_but_are_still_attended_to(self):
+        fit = PrefillFit(0.1, 0.002, 1e-5)
+        assert fit.saved(1000, 0, instead_of=0) == 0
+        assert fit.saved(1000, 600, instead_of=0) == pytest.approx(600 * 0.002 + 180_000 * 1e-5)
+        assert fit.saved(1000, 0, instead_of=600) == -fit.saved(1000, 600, instead_of=0)
+
+    @pytest.mark.parametrize(("token", "pair"), [(0.002, -1e-7), (-1e-4, 1e-5)])
+    def test_nothing_is_taken_to_make_it_faster(self, token, pair):
+        fit = fit_prefill(self.PROMPTS, self.CACHED, self.times(0.1, token, pair))
+        assert (fit.seconds_per_token, fit.seconds_per_pair) >= (0, 0)
+        assert (fit.seconds_per_token == 0) == (token < 0)
+        assert (fit.seconds_per_pair == 0) == (pair < 0)
 
     def test_there_is_none_where_times_do_not_grow(self):
-        assert fit_prefill([0, 100], [0.3, 0.1]) is None
-        assert fit_prefill([100, 100], [0.1, 0.3]) is None
-        assert fit_prefill([], []) is None
+        assert fit_prefill([100, 200], [0, 0], [0.3, 0.1]) is None
+        assert fit_prefill([100, 100], [0, 0], [0.1, 0.3]) is None
+        assert fit_prefill([100], [0], [0.1]) is None
+        assert fit_prefill([], [], []) is None
 
 
 def test_the_same_values_give_the_same_interval_and_another_seed_one_close_by():
