@@ -172,11 +172,11 @@ class PrefillFit:
     """The time to first token, as the work that a prefill is.
 
     Every token that is computed passes through the weights, and attends to all tokens before it, those that
-    are cached too; so a cached token saves less than its share.
+    are cached too; so a cached token saves less than its share. Source: Kaplan et al., Scaling Laws for
+    Neural Language Models (2020), section 2.1.
 
     Attributes:
-        seconds_per_request: What a request takes besides. Noise, or what grows faster, may make it less
-            than 0.
+        seconds_per_request: What a request takes besides. Noise may make it less than 0.
         seconds_per_token: What each computed token takes.
         seconds_per_pair: What each pair of a computed token and one before it takes.
     """
