@@ -38,8 +38,7 @@ def write_tiny_llama(
     """Write a model with random weights and a tokenizer trained on the demo's corpus.
 
     The same arguments give the same files. 256 x 4 has 4 M parameters; 512 x 8 has 28 M, and its prefill is
-    long enough to be measured. A tokenizer that knows neither the words nor enough of them makes twice the
-    tokens that a real model's does: about four characters of English are one.
+    long enough to be measured.
 
     Args:
         folder: Where to; made if it is not there.
@@ -47,7 +46,8 @@ def write_tiny_llama(
         layers: The depth.
         max_tokens: The longest sequence.
         seed: What the weights are drawn from.
-        texts: What the tokenizer is trained on besides.
+        texts: What the tokenizer is trained on besides. Of other English it makes about 1.6 times as many
+            tokens as SmolLM2's; of these, with a vocabulary of 8,192, about 4 % more.
         vocabulary: How many tokens it knows at most.
 
     Returns:

@@ -187,10 +187,10 @@ class PrefillFit:
 
     def saved(self, prompt_tokens: float, cached: float, instead_of: float) -> float:
         """Return the seconds that a prompt takes less with so many cached tokens instead of others."""
-        tokens, pairs = (
-            less - more
-            for less, more in zip(_work(prompt_tokens, instead_of), _work(prompt_tokens, cached), strict=True)
-        )
+        return self._computing(prompt_tokens, instead_of) - self._computing(prompt_tokens, cached)
+
+    def _computing(self, prompt_tokens: float, cached: float) -> float:
+        tokens, pairs = _work(prompt_tokens, cached)
         return self.seconds_per_token * tokens + self.seconds_per_pair * pairs
 
 
@@ -210,12 +210,14 @@ def fit_prefill(
         None where the times do not grow with the work, or all did as much. Where they do not grow with both
         tokens and pairs, the one that explains less is taken to cost nothing.
     """
+    if not ttfts:
+        return None
     work = torch.tensor(
         [(1.0, *_work(prompt, cached)) for prompt, cached in zip(prompt_tokens, cached_tokens, strict=True)],
         dtype=torch.float64,
-    ).reshape(-1, 3)
+    )
     times = torch.tensor(list(ttfts), dtype=torch.float64)
-    scale = work.abs().amax(0).clamp(min=1.0) if len(work) else torch.ones(3, dtype=torch.float64)
+    scale = work.amax(0).clamp(min=1.0)
     fits = []
     for kept in ([0, 1, 2], [0, 1], [0, 2]):
         scaled = work[:, kept] / scale[kept]
